@@ -1,0 +1,1 @@
+"""Tests of safemodule; a package so that helpers import as `tests.zoo`."""
