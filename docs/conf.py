@@ -1,0 +1,65 @@
+"""Sphinx configuration: `make docs` builds with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+
+from safemodule._version import __version__
+
+project = "safemodule"
+author = "The safemodule developers"
+copyright = author
+version = release = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+
+# Pieces that other pages include.
+exclude_patterns = ["_build", "_generated"]
+
+# -- Markdown ----------------------------------------------------------------
+
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "smartquotes"]
+myst_heading_anchors = 3
+
+# -- API reference -----------------------------------------------------------
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+# One `:ivar:` line for each attribute; separate entries would need an annotation of their own.
+napoleon_use_ivar = True
+# Docstrings write `name` for anything in code.
+default_role = "code"
+
+# -- References --------------------------------------------------------------
+
+nitpicky = True
+# Links into other projects' pages need the network, and a build must not: only the published
+# documentation has them. Without, names of the standard library and of torch stay plain text.
+if os.environ.get("SAFEMODULE_DOCS_ONLINE"):
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+    }
+nitpick_ignore_regex = [
+    (r"py:.*", r"(torch|collections|typing|typing_extensions|contextlib|types|logging)\..*"),
+    # builtins and names that annotations use unqualified
+    (r"py:(class|exc|data|obj|meth)", r"[A-Z]?[a-z]+(Error|Warning)?"),
+    (r"py:(class|obj)", r"(Tensor|Any|Callable|Iterator|Mapping|Sequence|Generator|Path|_\w+)"),
+]
+
+# -- HTML --------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = f"safemodule {release}"
+html_static_path: list[str] = []
+copybutton_exclude = ".linenos, .gp, .go"  # copy a console example without prompt and output
