@@ -69,7 +69,7 @@ def locate(depth: int = 1) -> Location:
     Args:
         depth: How many frames to leave out without a look; 1 starts at the caller.
     """
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
@@ -78,7 +78,7 @@ def locate(depth: int = 1) -> Location:
         if kind == _USER:
             return _location(frame)
         frame = frame.f_back
-    return _outermost(sys._getframe(depth))
+    return _outermost(sys._getframe(depth))  # pyright: ignore[reportPrivateUsage]
 
 
 def _location(frame: FrameType) -> Location:
@@ -92,15 +92,15 @@ def _location(frame: FrameType) -> Location:
     )
 
 
-def _outermost(frame: FrameType | None) -> Location:
+def _outermost(innermost: FrameType) -> Location:
     """Return the outermost of the frames nearest to the user, all of them library code."""
-    best, best_kind = frame, _OURS
+    best, best_kind = innermost, _OURS
+    frame: FrameType | None = innermost
     while frame is not None:
         kind = _kinds.get(frame.f_code.co_filename, _OURS)
         if kind <= best_kind:
             best, best_kind = frame, kind
         frame = frame.f_back
-    assert best is not None  # there is always the caller
     return _location(best)
 
 

@@ -37,11 +37,9 @@ def check_mode(value: object, what: str = "mode") -> Mode:
     """
     legal = ", ".join(repr(name) for name in MODES)
     if not isinstance(value, str):
-        msg = f"{what} must be one of {legal}, got {value!r} ({type(value).__name__})"
-        raise TypeError(msg)
+        raise TypeError(f"{what} must be one of {legal}, got {value!r} ({type(value).__name__})")
     if value not in MODES:
-        msg = f"{what} must be one of {legal}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{what} must be one of {legal}, got {value!r}")
     return cast("Mode", str(value))
 
 
@@ -162,17 +160,19 @@ class mode:  # noqa: N801 -- used as a function
 
     def __call__(self, func: Callable[_P, _R]) -> Callable[_P, _R]:
         if isinstance(func, type):
-            msg = f"mode(...) cannot decorate the class {func.__qualname__}: decorate its forward"
-            raise TypeError(msg)
+            raise TypeError(
+                f"mode(...) cannot decorate the class {func.__qualname__}: decorate its forward"
+            )
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             # The body runs in steps, each in the context of whoever asks for the next item.
-            msg = f"mode(...) cannot decorate the generator {func.__qualname__}: use it in the loop"
-            raise TypeError(msg)
+            raise TypeError(
+                f"mode(...) cannot decorate the generator {func.__qualname__}: use it as a block"
+            )
         if inspect.iscoroutinefunction(func):
             coroutine = cast("Callable[_P, Awaitable[Any]]", func)
 
             @functools.wraps(func)
-            async def awaiting(*args: _P.args, **kwargs: _P.kwargs) -> Any:  # noqa: ANN401
+            async def awaiting(*args: _P.args, **kwargs: _P.kwargs) -> Any:
                 with self:
                     return await coroutine(*args, **kwargs)
 

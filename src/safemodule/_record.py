@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 __all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "describe", "record"]
 
@@ -54,8 +55,19 @@ class Mutation:
 
     Example:
         >>> from safemodule import Mutation
-        >>> print(Mutation("add_", "x", "net.Net", (2, 3), "float32", "cpu", "net.py", 7, "forward",
-        ...                "x.add_(1)", bytes_copied=24))
+        >>> write = Mutation(
+        ...     op="add_",
+        ...     argument="x",
+        ...     module="net.Net",
+        ...     shape=(2, 3),
+        ...     dtype="float32",
+        ...     device="cpu",
+        ...     filename="net.py",
+        ...     lineno=7,
+        ...     function="forward",
+        ...     line="x.add_(1)",
+        ... )
+        >>> print(write)
         add_ wrote argument x (float32[2, 3] cpu) of net.Net at net.py:7 in forward: x.add_(1)
     """
 
@@ -148,20 +160,18 @@ class MutationLog(Sequence[Mutation]):
     so does a notebook. Records that were read do not change any more: read again for newer counts.
 
     Example:
-        >>> from safemodule import Mutation, MutationLog
-        >>> log = MutationLog()
-        >>> print(log)
+        >>> import torch
+        >>> from safemodule import freeze_inputs, record
+        >>> @freeze_inputs
+        ... def shift(x):
+        ...     return x.add_(1)
+        >>> with record() as log:
+        ...     print(log)
+        ...     for _ in range(3):
+        ...         y = shift(torch.zeros(2))
         No argument was written.
-        >>> write = Mutation("add_", "x", "net.Net", (2,), "float32", "cpu", "net.py", 7, "forward",
-        ...                  "x.add_(1)", bytes_copied=8)
-        >>> log.add(write)
-        >>> log.add(write)
-        >>> len(log), log[0].count, log[0].bytes_copied
-        (1, 2, 16)
-        >>> print(log)
-        count  op    argument  tensor          copied  module   where                 line
-            2  add_  x         float32[2] cpu  16 B    net.Net  net.py:7 in forward   x.add_(1)
-        1 site, 2 writes, 16 B copied.
+        >>> len(log), log[0].op, log[0].count, log[0].bytes_copied
+        (1, 'add_', 3, 24)
     """
 
     __slots__ = ("_exports", "_writes")
@@ -242,7 +252,7 @@ active_logs: Callable[[], tuple[MutationLog, ...]] = _active.get
 
 
 @contextmanager
-def record() -> Iterator[MutationLog]:
+def record() -> Generator[MutationLog, None, None]:
     """Record every write to an argument that is made inside the block.
 
     Blocks may be nested; each sees what is written inside it. A block sees the running thread or
@@ -308,7 +318,7 @@ def _plural(n: int, noun: str) -> str:
 def _short(filename: str) -> str:
     """Return a path below the working folder relative to it; any other as it is."""
     try:
-        here = os.getcwd() + os.sep
+        here = str(Path.cwd()) + os.sep
     except OSError:  # the folder is gone
         return filename
     return filename.removeprefix(here)
@@ -318,15 +328,12 @@ def format_bytes(n: int) -> str:
     """Return a number of bytes in words, such as ``21.0 KiB``."""
     if n < 1024:
         return f"{n} B"
-    size = float(n)
+    size = n / 1024
     for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
         if size < 1024:
-            break
-    else:
+            return f"{size:.1f} {unit}"
         size /= 1024
-        unit = "TiB"
-    return f"{size:.1f} {unit}"
+    return f"{size:.1f} TiB"
 
 
 def _html_row(tag: str, cells: Sequence[str]) -> str:

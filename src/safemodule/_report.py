@@ -1,0 +1,271 @@
+"""Tell the world about a write: the active logs, ``logging``, a warning, or an error.
+
+The mechanism calls `report` after each redirected write, so what is known already must cost
+little: a site that has been logged, with nobody recording, leaves at the first test.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from safemodule._errors import InputMutationError, InputMutationWarning
+from safemodule._fixes import fixes
+from safemodule._record import Mutation, active_logs, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from safemodule._location import Location
+    from safemodule._modes import Mode
+    from safemodule._record import Kind, Site
+
+__all__ = ["export", "forget_sites", "mutation", "refuse", "report"]
+
+_logger: Final = logging.getLogger("safemodule")
+_enabled: Final = _logger.isEnabledFor
+
+# The first write of each site seen in this process: it saves reading the source line again, and
+# keeps the text of a site's warning the same, so that filters see one warning. The oldest goes
+# when the memo is full.
+_sites: dict[Site, Mutation] = {}
+# The sites that had their WARNING. Two modules that write at one line are one such site.
+_logged: dict[tuple[str, int, str, str], None] = {}
+_SITES_MAX: Final = 4096
+_lock: Final = threading.Lock()
+# Where the module of a line is not known, the warnings machinery needs a registry all the same.
+_registry: dict[Any, Any] = {}
+
+
+def mutation(
+    *,
+    op: str,
+    argument: str,
+    module: str,
+    shape: Sequence[int],
+    dtype: str,
+    device: str,
+    location: Location,
+    bytes_copied: int = 0,
+    kind: Kind = "tensor",
+    line: str | None = None,
+) -> Mutation:
+    """Return the record of one write.
+
+    Args:
+        op: What wrote.
+        argument: Path of the argument.
+        module: Qualified name of the module's class, or of the function.
+        shape: Shape of the written input; ``()`` for an entry of a container.
+        dtype: Its dtype, with or without the prefix ``torch.``; ``""`` for an entry of a container.
+        device: Its device; ``""`` for an entry of a container.
+        location: The user's line.
+        bytes_copied: Bytes copied to protect the caller.
+        kind: ``"tensor"``, ``"container"`` or ``"export"``.
+        line: The source line, where it is known; else it is read.
+    """
+    return Mutation(
+        op=op,
+        argument=argument,
+        module=module,
+        shape=tuple(map(int, shape)),
+        dtype=dtype.removeprefix("torch."),
+        device=device,
+        filename=location.filename,
+        lineno=location.lineno,
+        function=location.function,
+        line=location.line if line is None else line,
+        bytes_copied=bytes_copied,
+        kind=kind,
+    )
+
+
+def report(
+    mode: Mode,
+    *,
+    op: str,
+    argument: str,
+    module: str,
+    shape: Sequence[int],
+    dtype: str,
+    device: str,
+    location: Location,
+    bytes_copied: int,
+    kind: Kind = "tensor",
+) -> None:
+    """Report a write that went to a copy. The arguments are those of `mutation`.
+
+    Raises:
+        InputMutationWarning: In mode ``"warn"``, where the user's filters make it an error.
+    """
+    site = (location.filename, location.lineno, op, argument, module)
+    first = _sites.get(site)
+    logs = active_logs()
+    if first is not None and mode != "warn" and not _enabled(logging.DEBUG):
+        # Nobody wants the record itself, at most a higher count: 0.6 us, and 1.5 with a log.
+        if not logs:
+            return
+        logs = [log for log in logs if not log.bump(site, bytes_copied, kind)]
+        if not logs:
+            return
+    m = mutation(
+        op=op,
+        argument=argument,
+        module=module,
+        shape=shape,
+        dtype=dtype,
+        device=device,
+        location=location,
+        bytes_copied=bytes_copied,
+        kind=kind,
+        line=None if first is None else first.line,
+    )
+    for log in logs:
+        log.add(m)
+    _log(logging.WARNING if first is None and _is_new(site, m) else logging.DEBUG, m, location)
+    if mode == "warn":  # last, as it may raise
+        _warn(m, first or m, location)
+
+
+def refuse(
+    *,
+    op: str,
+    argument: str,
+    module: str,
+    shape: Sequence[int],
+    dtype: str,
+    device: str,
+    location: Location,
+    bytes_copied: int = 0,
+    kind: Kind = "tensor",
+) -> NoReturn:
+    """Refuse a write that has not happened yet. The arguments are those of `mutation`.
+
+    Raises:
+        InputMutationError: Always.
+    """
+    m = mutation(
+        op=op,
+        argument=argument,
+        module=module,
+        shape=shape,
+        dtype=dtype,
+        device=device,
+        location=location,
+        bytes_copied=bytes_copied,
+        kind=kind,
+    )
+    raise InputMutationError(_refusal(m), m)
+
+
+def export(
+    *,
+    op: str,
+    argument: str,
+    module: str,
+    shape: Sequence[int],
+    dtype: str,
+    device: str,
+    location: Location,
+    bytes_copied: int,
+) -> None:
+    """Note that an input was copied because its raw memory was handed out.
+
+    It goes to ``log.copies`` and to logging at level DEBUG. The arguments are those of `mutation`.
+    """
+    logs = active_logs()
+    if not logs and not _enabled(logging.DEBUG):
+        return
+    m = mutation(
+        op=op,
+        argument=argument,
+        module=module,
+        shape=shape,
+        dtype=dtype,
+        device=device,
+        location=location,
+        bytes_copied=bytes_copied,
+        kind="export",
+    )
+    for log in logs:
+        log.add(m)
+    _log(logging.DEBUG, m, location)
+
+
+def forget_sites() -> None:
+    """Forget which sites have written, so that the next write is logged as the first. For tests."""
+    with _lock:
+        _sites.clear()
+        _logged.clear()
+        _registry.clear()
+
+
+def _is_new(site: Site, m: Mutation) -> bool:
+    """Remember a site; True the first time this line writes this argument in this process."""
+    with _lock:
+        _sites[site] = m
+        while len(_sites) > _SITES_MAX:
+            del _sites[next(iter(_sites))]
+        key = site[:4]
+        new = key not in _logged
+        _logged[key] = None
+        while len(_logged) > _SITES_MAX:
+            del _logged[next(iter(_logged))]
+        return new
+
+
+def _log(level: int, m: Mutation, location: Location) -> None:
+    if not _enabled(level):
+        return
+    # Built by hand, so that %(pathname)s and %(lineno)d are the user's line and not ours.
+    record = _logger.makeRecord(
+        _logger.name,
+        level,
+        m.filename,
+        m.lineno,
+        _story(m),
+        (),
+        None,
+        location.function,
+        {"safemodule_mutation": m},
+    )
+    _logger.handle(record)
+
+
+def _story(m: Mutation) -> str:
+    """What happened, and what was done about it."""
+    if m.kind == "export":
+        return f"{m} -- {format_bytes(m.bytes_copied)} copied first"
+    if m.kind == "container":
+        return f"{m} -- in a copy; the caller's container is unchanged"
+    return f"{m} -- in a copy of {format_bytes(m.bytes_copied)}; the caller's tensor is unchanged"
+
+
+def _warn(m: Mutation, first: Mutation, location: Location) -> None:
+    # The registry of the user's module is where `warnings.warn` itself notes what was shown.
+    names: dict[str, Any] | None = getattr(sys.modules.get(location.module), "__dict__", None)
+    registry = _registry if names is None else names.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        InputMutationWarning(_story(first), m),
+        InputMutationWarning,
+        m.filename,
+        m.lineno,
+        module=location.module or None,
+        registry=registry,
+    )
+
+
+def _refusal(m: Mutation) -> str:
+    tensor = f" ({m.tensor})" if m.dtype else ""
+    module = f" of {m.module}" if m.module else ""
+    lines = [
+        f"{m.op} would write argument {m.argument}{tensor}{module}",
+        f"  at {m.filename}:{m.lineno} in {m.function}" + (f": {m.line}" if m.line else ""),
+        "Nothing has changed. Possible fixes, best first:",
+    ]
+    advice = fixes(m.op, m.argument, m.kind)
+    lines += [f"  {number}. {fix}" for number, fix in enumerate(advice, 1)]
+    return "\n".join(lines)
