@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import hypothesis
@@ -18,7 +19,10 @@ hypothesis.settings.load_profile("fast")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep torch to one thread: tensors here are small, and workers share the cores."""
+    """Make every run the same, whatever the environment says."""
+    # The library reads it once, when it is first imported.
+    os.environ.pop("SAFEMODULE_MODE", None)
+    # Tensors here are small, and workers share the cores.
     torch.set_num_threads(1)
 
 
@@ -33,7 +37,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeds():
-    """Start each test from the same random numbers."""
+def _fresh_state():
+    """Start each test from the defaults and the same random numbers, and see that it left no state.
+
+    Unlike a test that sets the mode of the process, which is put back, one that leaves a block open
+    has found a leak: in itself or in the library.
+    """
+    from safemodule import _modes, _record, _report
+
     random.seed(0)
     torch.manual_seed(0)
+    _modes.set_mode(None)
+    _report.forget_sites()
+    yield
+    _modes.set_mode(None)
+    left = {
+        "mode": _modes.get_mode(),
+        "logs": _record.active_logs(),
+        "gradients": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "interception": torch._C._is_torch_function_enabled(),
+        "dtype": torch.get_default_dtype(),
+    }
+    torch.set_grad_enabled(True)
+    assert left == {
+        "mode": "copy",
+        "logs": (),
+        "gradients": True,
+        "inference": False,
+        "interception": True,
+        "dtype": torch.float32,
+    }
