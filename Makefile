@@ -23,10 +23,11 @@ demo: env ## train the decoder of examples/tsp_decoder.py: fails plain, works sa
 test: env ## all tests; ARGS="-k view" passes options to pytest
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 $(ARGS)
 
-lint: env docs ## ruff, formatting, types, and the docs with warnings as errors
+lint: env ## ruff, formatting, types, and the docs with warnings as errors
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
+	@$(MAKE) --no-print-directory docs
 
 docs: env ## build the documentation into docs/_build/html
 	$(PY) -m sphinx -q -n -W --keep-going -b html docs docs/_build/html
