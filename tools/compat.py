@@ -115,10 +115,9 @@ def test(torch: str, python: str, interpreter: str, pytest_args: list[str]) -> R
         status = run(executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *pytest_args)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    # The closing line of pytest: "== 812 passed, 3 skipped in 91.20s ==".
-    closing = re.findall(
-        r"^=+ (.*) in [\d.]+s.*=+$", log.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    # The closing line of pytest: "== 3 failed, 812 passed in 91.20s ==".
+    text = log.read_text(encoding="utf-8")
+    closing = re.findall(r"^(?:=+ )?(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s", text, flags=re.MULTILINE)
     result = closing[-1] if closing else f"pytest ended with status {status}"
     return Row(torch, python, f"**{result}**" if status else result, today)
 
