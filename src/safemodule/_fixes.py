@@ -26,7 +26,7 @@ _SPECIAL: Final = {
     "normal": "{y} = torch.randn_like({x}) * std + mean",
     "uniform": "{y} = torch.rand_like({x})",
     "random": "{y} = torch.randint_like({x}, low, high)",
-    "bernoulli": "{y} = torch.bernoulli(torch.full_like({x}, p))",
+    "bernoulli": "{y} = torch.empty_like({x}).bernoulli_(p)",
     "cauchy": "{y} = torch.empty_like({x}).cauchy_(...)",
     "exponential": "{y} = torch.empty_like({x}).exponential_(...)",
     "geometric": "{y} = torch.empty_like({x}).geometric_(...)",
@@ -123,7 +123,7 @@ def _templates(op: str) -> tuple[str, ...]:
         return (f"inplace=False in {name.removesuffix('_')}",)
     if "out=" in op or name.endswith("_out"):
         return (f"without out=: {{y}} = torch.{name.removesuffix('_').removesuffix('_out')}(...)",)
-    if "max_norm" in op or "renorm" in op:
+    if "max_norm" in op or "embedding" in op:
         return ("without max_norm: {y} = torch.renorm({x}, p=2, dim=0, maxnorm=...)",)
     if "batch_norm" in op or "instance_norm" in op or op.startswith("running_"):
         return ("training=False, if the running statistics are not meant to change",)
@@ -136,9 +136,9 @@ def _templates(op: str) -> tuple[str, ...]:
     if base in _SPECIAL:
         return (_SPECIAL[base],)
     if name.endswith("_") and not base.startswith("_"):
-        if hasattr(torch.Tensor, base):
+        if callable(getattr(torch.Tensor, base, None)):
             return (f"{{y}} = {{x}}.{base}(...)",)
-        if hasattr(torch.nn.functional, base):
+        if callable(getattr(torch.nn.functional, base, None)):
             return (f"{{y}} = torch.nn.functional.{base}({{x}}, ...)",)
     return ()
 

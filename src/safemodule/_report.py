@@ -259,13 +259,40 @@ def _warn(m: Mutation, first: Mutation, location: Location) -> None:
 
 
 def _refusal(m: Mutation) -> str:
+    verb = "change" if m.kind == "container" else "write"
     tensor = f" ({m.tensor})" if m.dtype else ""
     module = f" of {m.module}" if m.module else ""
     lines = [
-        f"{m.op} would write argument {m.argument}{tensor}{module}",
+        f"{m.op} would {verb} argument {m.argument}{tensor}{module}",
         f"  at {m.filename}:{m.lineno} in {m.function}" + (f": {m.line}" if m.line else ""),
         "Nothing has changed. Possible fixes, best first:",
     ]
     advice = fixes(m.op, m.argument, m.kind)
     lines += [f"  {number}. {fix}" for number, fix in enumerate(advice, 1)]
     return "\n".join(lines)
+
+
+def is_quiet(op: str, argument: str, module: str, location: Location) -> bool:
+    """Tell whether reporting this write in mode ``"copy"`` would change nothing."""
+    return (
+        not active_logs()
+        and (location.filename, location.lineno, op, argument, module) in _sites
+        and not _enabled(logging.DEBUG)
+    )
+
+
+def moved(op: str, argument: str, module: str, location: Location) -> None:
+    """Say that the private copy, whose address ``op`` handed out, has moved (see the log).
+
+    The write goes to a fresh copy because autograd saved the present value; who kept the address
+    goes on seeing that one.
+    """
+    _logger.warning(
+        "argument %s of %s moves to a fresh copy at %s:%d, because autograd saved its value; memory"
+        " that %s handed out before keeps that value",
+        argument,
+        module,
+        location.filename,
+        location.lineno,
+        op,
+    )
