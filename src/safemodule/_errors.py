@@ -21,6 +21,18 @@ class InputMutationError(RuntimeError):
 
     Attributes:
         mutation: The write that was refused, or None if it is not known.
+
+    Example:
+        >>> import torch
+        >>> from safemodule import InputMutationError, freeze_inputs
+        >>> @freeze_inputs(mode="strict")
+        ... def shift(x):
+        ...     return x.add_(1)
+        >>> try:
+        ...     shift(torch.zeros(3))
+        ... except InputMutationError as error:
+        ...     print(error.mutation.op, "would write", error.mutation.argument)
+        add_ would write x
     """
 
     # Whatever is set on an exception travels in its __dict__ through pickle and copy, provided
@@ -43,6 +55,21 @@ class InputMutationWarning(UserWarning):
 
     Attributes:
         mutation: The write, or None if it is not known.
+
+    Example:
+        >>> import warnings
+        >>> import torch
+        >>> from safemodule import InputMutationWarning, freeze_inputs
+        >>> @freeze_inputs(mode="warn")
+        ... def shift(x):
+        ...     return x.add_(1)
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", InputMutationWarning)
+        ...     try:
+        ...         shift(torch.zeros(3))
+        ...     except InputMutationWarning as warning:
+        ...         print(warning.mutation.op, "wrote", warning.mutation.argument)
+        add_ wrote x
     """
 
     def __init__(self, message: str = "", mutation: Mutation | None = None) -> None:
@@ -54,6 +81,19 @@ class InplaceError(RuntimeError):
     """Autograd needs a value that was overwritten in place; the text names both lines.
 
     Raised by ``explain()`` in the place of PyTorch's own error, which is its ``__cause__``.
+
+    Example:
+        >>> import torch
+        >>> from safemodule import InplaceError, explain
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> with explain():
+        ...     y = x.exp()
+        ...     y += 1
+        ...     try:
+        ...         y.sum().backward()
+        ...     except InplaceError as error:
+        ...         print(type(error.__cause__).__name__)
+        RuntimeError
     """
 
 
