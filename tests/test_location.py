@@ -272,10 +272,12 @@ def test_line_is_read_when_asked_for(x, tmp_path):
 
 def test_other_packages_are_user_code(x, tmp_path):
     """Only torch's own folder is torch: not a neighbour, nor a folder of that name elsewhere."""
+    ours = Path(_location.__file__).parent
     torch_dir = Path(torch.__file__).parent
     for path in [
         torch_dir.with_name("torchvision") / "models.py",
         torch_dir.with_name("torch_geometric.py"),
+        ours.with_name("safemodule_zoo") / "net.py",
         tmp_path / "torch" / "net.py",
         Path(functools.__file__).parent / "site-packages" / "pkg" / "net.py",
     ]:

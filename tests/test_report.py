@@ -382,6 +382,16 @@ def test_memory_of_sites_is_bounded(monkeypatch, caplog):
     assert len(caplog.records) == 11
 
 
+@pytest.fixture
+def _eager_threads():
+    """Let threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_eager_threads")
 def test_first_write_from_many_threads_is_logged_once(caplog):
     """Of threads that reach a line together, one logs the WARNING."""
     start = threading.Barrier(8)
@@ -397,3 +407,16 @@ def test_first_write_from_many_threads_is_logged_once(caplog):
     for thread in threads:
         thread.join()
     assert sorted(entry.lineno for entry in caplog.records) == list(range(200))
+
+
+def test_quiet_is_when_a_report_would_change_nothing(caplog):
+    """A known site, no log and no DEBUG: the mechanism need not even ask for the metadata."""
+    where = ("add_", "batch['mask']", "pkg.Decoder", FIELDS["location"])
+    assert not _report.is_quiet(*where)
+    report("copy", **FIELDS)
+    assert _report.is_quiet(*where)
+    assert not _report.is_quiet("mul_", *where[1:])
+    with record():
+        assert not _report.is_quiet(*where)
+    caplog.set_level(logging.DEBUG, "safemodule")
+    assert not _report.is_quiet(*where)

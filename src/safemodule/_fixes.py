@@ -95,7 +95,7 @@ def fixes(
     found = _of_container(op, x) if kind == "container" else _of_tensor(op, x)
     if declarable:
         found += _of_declaring(x, kind)
-    return tuple(dict.fromkeys(found))
+    return tuple(found)
 
 
 def _of_declaring(x: str, kind: str) -> list[str]:
