@@ -83,7 +83,8 @@ def fixes(
         op: What wrote: ``"add_"``, ``"__setitem__"``, ``"relu (inplace=True)"``, ...; an unknown
             one gets general advice.
         argument: Path or name of what was written, such as ``"batch['mask']"``.
-        kind: ``"tensor"``, or ``"container"`` for an entry of a caller's container.
+        kind: ``"tensor"``; ``"container"`` for an entry of a caller's container; ``"unseen"`` for
+            a write that happened past the interception.
         declarable: Whether it is an argument of a guarded call, so that declaring it as mutable
             and ``mode="copy"`` would help.
 
@@ -92,7 +93,12 @@ def fixes(
         ('x = x + ...', 'x = x.clone() before the write')
     """
     x = argument or "x"
-    found = _of_container(op, x) if kind == "container" else _of_tensor(op, x)
+    if kind == "unseen":
+        found = [f"{x}.clone() for the code that writes it"]
+    elif kind == "container":
+        found = _of_container(op, x)
+    else:
+        found = _of_tensor(op, x)
     if declarable:
         found += _of_declaring(x, kind)
     return tuple(found)
@@ -103,10 +109,10 @@ def _of_declaring(x: str, kind: str) -> list[str]:
     name = root.group() if root and root.group() else x
     what = "container" if kind == "container" else "tensor"
     hint = "..." if kind == "container" or name != x else "Tensor"
-    return [
-        f'if the caller is meant to see it, {name}: Mutable[{hint}], or mutable=("{name}",)',
-        f'mode="copy": the write goes to a copy, the caller\'s {what} stays as it is',
-    ]
+    declare = f'if the caller is meant to see it, {name}: Mutable[{hint}], or mutable=("{name}",)'
+    if kind == "unseen":  # no mode can send the write elsewhere
+        return [declare]
+    return [declare, f'mode="copy": the write goes to a copy, the caller\'s {what} stays as it is']
 
 
 def _of_tensor(op: str, x: str) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "describe", "record"]
 
-Kind = Literal["tensor", "container", "export"]
+Kind = Literal["tensor", "container", "export", "unseen"]
 # What makes two writes the same row: filename, lineno, op, argument, module.
 Site = tuple[str, int, str, str, str]
 
@@ -51,7 +51,9 @@ class Mutation:
         bytes_copied: Bytes copied to protect the caller, over all ``count`` writes.
         count: How many writes this stands for.
         kind: ``"tensor"``; ``"container"`` for a key, item or field of the caller's container;
-            ``"export"`` for raw memory handed out, which may be written later by anyone.
+            ``"export"`` for raw memory handed out, which may be written later by anyone;
+            ``"unseen"`` for a write that PyTorch's Python layer did not see, found when the call
+            returned: the line is that of the call's ``forward``.
 
     Example:
         >>> from safemodule import Mutation

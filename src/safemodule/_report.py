@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from safemodule._modes import Mode
     from safemodule._record import Kind, Site
 
-__all__ = ["export", "forget_sites", "mutation", "refuse", "report"]
+__all__ = [
+    "export",
+    "forget_sites",
+    "is_quiet",
+    "moved",
+    "mutation",
+    "refuse",
+    "report",
+    "unseen",
+]
 
 _logger: Final = logging.getLogger("safemodule")
 _enabled: Final = _logger.isEnabledFor
@@ -64,7 +73,7 @@ def mutation(
         device: Its device; ``""`` for an entry of a container.
         location: The user's line.
         bytes_copied: Bytes copied to protect the caller.
-        kind: ``"tensor"``, ``"container"`` or ``"export"``.
+        kind: As in `Mutation`.
         line: The source line, where it is known; else it is read.
     """
     return Mutation(
@@ -142,7 +151,7 @@ def refuse(
     bytes_copied: int = 0,
     kind: Kind = "tensor",
 ) -> NoReturn:
-    """Refuse a write that has not happened yet. The arguments are those of `mutation`.
+    """Refuse a write: one that has not happened yet, but for kind ``"unseen"``. The arguments are those of `mutation`.
 
     Raises:
         InputMutationError: Always.
@@ -241,7 +250,22 @@ def _story(m: Mutation) -> str:
         return f"{m} -- {format_bytes(m.bytes_copied)} copied first"
     if m.kind == "container":
         return f"{m} -- in a copy; the caller's container is unchanged"
+    if m.kind == "unseen":
+        return f"{_unseen(m)}, in the call of {m.function} ({m.filename}:{m.lineno})"
     return f"{m} -- in a copy of {format_bytes(m.bytes_copied)}; the caller's tensor is unchanged"
+
+
+def _argument(m: Mutation) -> str:
+    tensor = f" ({m.tensor})" if m.dtype else ""
+    module = f" of {m.module}" if m.module else ""
+    return f"argument {m.argument}{tensor}{module}"
+
+
+def _unseen(m: Mutation) -> str:
+    return (
+        f"{_argument(m)} was written by code that PyTorch's Python layer does not see (a scripted"
+        " function, a C++ extension, memory exported earlier); the caller's tensor has changed"
+    )
 
 
 def _warn(m: Mutation, first: Mutation, location: Location) -> None:
@@ -259,14 +283,16 @@ def _warn(m: Mutation, first: Mutation, location: Location) -> None:
 
 
 def _refusal(m: Mutation) -> str:
-    verb = "change" if m.kind == "container" else "write"
-    tensor = f" ({m.tensor})" if m.dtype else ""
-    module = f" of {m.module}" if m.module else ""
-    lines = [
-        f"{m.op} would {verb} argument {m.argument}{tensor}{module}",
-        f"  at {m.filename}:{m.lineno} in {m.function}" + (f": {m.line}" if m.line else ""),
-        "Nothing has changed. Possible fixes, best first:",
-    ]
+    where = f"  at {m.filename}:{m.lineno} in {m.function}" + (f": {m.line}" if m.line else "")
+    if m.kind == "unseen":
+        lines = [_unseen(m), where, "Possible fixes, best first:"]
+    else:
+        verb = "change" if m.kind == "container" else "write"
+        lines = [
+            f"{m.op} would {verb} {_argument(m)}",
+            where,
+            "Nothing has changed. Possible fixes, best first:",
+        ]
     advice = fixes(m.op, m.argument, m.kind)
     lines += [f"  {number}. {fix}" for number, fix in enumerate(advice, 1)]
     return "\n".join(lines)
@@ -296,3 +322,17 @@ def moved(op: str, argument: str, module: str, location: Location) -> None:
         location.lineno,
         op,
     )
+
+
+def unseen(mode: Mode, **facts: Any) -> None:
+    """Report an input that was written past the interception, found when the call returned.
+
+    The caller's tensor has changed already. The arguments are those of `mutation`, without a kind.
+
+    Raises:
+        InputMutationError: In mode ``"strict"``.
+        InputMutationWarning: In mode ``"warn"``, where the user's filters make it an error.
+    """
+    if mode == "strict":
+        refuse(**facts, kind="unseen")
+    report(mode, **facts, kind="unseen")

@@ -58,8 +58,50 @@ EXPORT: frozenset[str] = frozenset(
     }
 )
 
-# Writers whose name does not end in one underscore.
+# Builds a tensor of another layout on the memory of all its arguments. No question about aliases
+# finds that out (``torch._C._is_alias_of`` says no), yet a write to the one changes the other.
+EXPORT_OF_ARGUMENTS: frozenset[str] = frozenset(
+    {
+        "_nested_view_from_buffer",
+        "_nested_view_from_jagged",
+        "_sparse_bsc_tensor_unsafe",
+        "_sparse_bsr_tensor_unsafe",
+        "_sparse_compressed_tensor_unsafe",
+        "_sparse_coo_tensor_unsafe",
+        "_sparse_csc_tensor_unsafe",
+        "_sparse_csr_tensor_unsafe",
+        "sparse_bsc_tensor",
+        "sparse_bsr_tensor",
+        "sparse_compressed_tensor",
+        "sparse_coo_tensor",
+        "sparse_csc_tensor",
+        "sparse_csr_tensor",
+    }
+)
+
+# Writers of their first argument whose name does not say so.
 WRITES_FIRST: frozenset[str] = frozenset({"__delitem__", "__setitem__", "__setstate__", "set_data"})
+
+# The statements ``x += y`` and so on, where torch routes them under this name, and their method.
+IN_PLACE_DUNDERS: dict[str, str] = {
+    "__iadd__": "add_",
+    "__iand__": "bitwise_and_",
+    "__idiv__": "div_",
+    "__ifloordiv__": "floor_divide_",
+    "__ilshift__": "bitwise_left_shift_",
+    "__imatmul__": "matmul_",
+    "__imod__": "remainder_",
+    "__imul__": "mul_",
+    "__ior__": "bitwise_or_",
+    "__ipow__": "pow_",
+    "__irshift__": "bitwise_right_shift_",
+    "__isub__": "sub_",
+    "__itruediv__": "div_",
+    "__ixor__": "bitwise_xor_",
+}
+
+# Arguments of batch and instance norms that are updated in training, rarely marked in schemas.
+STATISTICS: tuple[str, str] = ("running_mean", "running_var")
 
 # Setters of attributes. The rest (``grad``, ``requires_grad``, hooks, ...) is state.
 SETTERS_THAT_WRITE: frozenset[str] = frozenset({"data", "imag", "real"})
@@ -104,8 +146,8 @@ COLLECTIVES: dict[str, str] = {
     "scatter": "tensor",
 }
 
-# No schema is known to the dispatcher, and no result is a tensor (or it is a new one).
-NO_TENSOR_RESULT: frozenset[str] = frozenset(
+# Whose results are no tensors, and no schema says so.
+RESULT_IS_NO_TENSOR: frozenset[str] = frozenset(
     {
         "__bool__",
         "__complex__",
@@ -128,12 +170,11 @@ NO_TENSOR_RESULT: frozenset[str] = frozenset(
         "_use_count",
         "backward",
         "const_data_ptr",
-        "data_ptr",
         "dim_order",
         "is_shared",
-        "nbytes",
         "ndimension",
         "nelement",
+        "record_stream",
         "register_hook",
         "register_post_accumulate_grad_hook",
         "retain_grad",
@@ -142,15 +183,43 @@ NO_TENSOR_RESULT: frozenset[str] = frozenset(
     }
 )
 
-# The schema promises a fresh result, but the kernel may hand an argument back.
-ALIAS_IN_SPITE_OF_SCHEMA: frozenset[str] = frozenset({"_unsafe_view", "dequantize"})
+# The schema promises new memory, but an argument, or a view of it, may come back.
+ALIAS_IN_SPITE_OF_SCHEMA: frozenset[str] = frozenset(
+    {
+        "copy_sparse_to_sparse",
+        "dequantize",
+        "lift",
+        "native_dropout",
+        "resize_as_sparse",
+        "set",
+        "sparse_mask",
+        "sparse_resize",
+        "sparse_resize_and_clear",
+        "to_padded_tensor",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+    }
+)
 
-# Composite functions (of operators that may be views) whose result is always computed anew.
+# Operators under the name of a Python protocol.
+SAME_AS: dict[str, str] = {
+    "__eq__": "eq",
+    "__ge__": "ge",
+    "__gt__": "gt",
+    "__invert__": "bitwise_not",
+    "__le__": "le",
+    "__lt__": "lt",
+    "__ne__": "ne",
+}
+
+# Composed of operators that may be views, but the result is always computed anew: nothing composed
+# is trusted unless it stands here. Only what is common in models is worth a line.
 FRESH_COMPOSITES: frozenset[str] = frozenset(
     {
         "__and__",
         "__or__",
         "__xor__",
+        "absolute",
         "arccos",
         "arccosh",
         "arcsin",
@@ -159,26 +228,35 @@ FRESH_COMPOSITES: frozenset[str] = frozenset(
         "arctan2",
         "arctanh",
         "argsort",
+        "argwhere",
         "clip",
         "concat",
         "concatenate",
         "conv1d",
         "conv2d",
         "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
         "cosine_similarity",
         "cross_entropy_loss",
         "divide",
-        "embedding",
+        "dstack",
+        "float_power",
         "greater",
         "greater_equal",
         "group_norm",
+        "hstack",
+        "isclose",
         "isfinite",
+        "kron",
         "layer_norm",
         "less",
         "less_equal",
+        "linalg_inv",
+        "linalg_norm",
         "linear",
         "log_softmax",
-        "logsumexp",
         "matmul",
         "max",
         "min",
@@ -188,6 +266,8 @@ FRESH_COMPOSITES: frozenset[str] = frozenset(
         "not_equal",
         "one_hot",
         "outer",
+        "pad",
+        "quantile",
         "rms_norm",
         "scaled_dot_product_attention",
         "selu",
@@ -195,45 +275,72 @@ FRESH_COMPOSITES: frozenset[str] = frozenset(
         "square",
         "std",
         "subtract",
+        "take_along_dim",
         "true_divide",
         "var",
+        "vstack",
         "where",
     }
 )
 
-# Functions of torch.nn.functional written in Python whose result is always computed anew, unless
-# they work in place.
-FRESH_FUNCTIONALS: frozenset[str] = frozenset(
-    {
-        "batch_norm",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "celu",
-        "cross_entropy",
-        "elu",
-        "embedding",
-        "glu",
-        "group_norm",
-        "hardtanh",
-        "kl_div",
-        "l1_loss",
-        "layer_norm",
-        "leaky_relu",
-        "log_softmax",
-        "mish",
-        "mse_loss",
-        "nll_loss",
-        "relu",
-        "relu6",
-        "selu",
-        "silu",
-        "smooth_l1_loss",
-        "softmax",
-        "softmin",
-        "softsign",
-        "tanhshrink",
-    }
-)
+# Python functions, by module, whose result is always computed anew unless they work in place.
+FRESH_PYTHON: dict[str, frozenset[str]] = {
+    "torch.nn.functional": frozenset(
+        {
+            "batch_norm",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "celu",
+            "cross_entropy",
+            "elu",
+            "embedding",
+            "glu",
+            "group_norm",
+            "hardtanh",
+            "kl_div",
+            "l1_loss",
+            "layer_norm",
+            "leaky_relu",
+            "log_softmax",
+            "mish",
+            "mse_loss",
+            "nll_loss",
+            "relu",
+            "relu6",
+            "rms_norm",
+            "selu",
+            "silu",
+            "smooth_l1_loss",
+            "softmax",
+            "softmin",
+            "softsign",
+            "tanhshrink",
+        }
+    ),
+    "torch._tensor": frozenset(
+        {
+            "__contains__",
+            "__dlpack_device__",
+            "__floordiv__",
+            "__format__",
+            "__len__",
+            "__repr__",
+            "__rdiv__",
+            "__rfloordiv__",
+            "__rlshift__",
+            "__rmatmul__",
+            "__rmod__",
+            "__rpow__",
+            "__rrshift__",
+            "__rsub__",
+            "dim_order",
+            "is_shared",
+            "pow",
+            "pow_",
+            "storage_type",
+        }
+    ),
+}
 
 # In-place operators whose own result autograd does not save for backward (measured: see the sweep).
 # Every other one may.

@@ -1,0 +1,154 @@
+"""One guarded call: handles in, plain tensors out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Buffer, Module, Parameter
+
+from safemodule import _report
+from safemodule._compat import (
+    CAN_SWAP,
+    dispatch_modes,
+    set_grad_enabled,
+    tracing_state,
+    transforms_active,
+)
+from safemodule._makers import maker_of
+from safemodule._modes import effective
+from safemodule._state import Plan, Root, handle_and_root
+from safemodule._tensor import FrozenTensor, make_handle
+
+_is_compiling: Any = torch.compiler.is_compiling
+_strided: Any = torch.strided
+_ATOMS: frozenset[type] = frozenset(
+    {int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+)
+_ORDINARY: frozenset[type] = frozenset({Tensor, Parameter, Buffer, FrozenTensor})
+
+
+def ordinary(x: Any) -> bool:
+    """Tell whether a tensor of an ordinary class can be aliased and redirected: strided and dense."""
+    return x.layout is _strided and not x.is_quantized and not x.is_nested
+
+
+def must_clone() -> bool:
+    """Tell whether tensors are being traced or transformed: then inputs are cloned on entry."""
+    return (
+        transforms_active()
+        or tracing_state() is not None
+        or (dispatch_modes() and not _own_modes_only())
+        or not CAN_SWAP
+    )
+
+
+def _own_modes_only() -> bool:
+    """Tell whether the dispatch modes about are `explain()`'s, which only watch."""
+    modes: Any = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    return all(getattr(mode, "only_watches", False) for mode in modes)
+
+
+class Call:
+    """What one guarded call was given, and what stands in for it."""
+
+    __slots__ = ("cloning", "clones", "entries", "owner", "plan", "stand_ins")
+
+    def __init__(self, plan: Plan, owner: type | None, *, cloning: bool) -> None:
+        self.plan = plan
+        self.owner = owner
+        self.cloning = cloning
+        self.entries: dict[int, tuple[Any, Any, int | None]] = {}
+        """id of the caller's tensor -> (it, its handle, its version)."""
+        self.clones: dict[int, tuple[Any, Any, Any]] = {}
+        """id of the clone -> (the caller's tensor, the clone, the clone's version)."""
+        self.stand_ins: dict[int, tuple[Any, Any]] = {}
+        """id of the caller's container -> (it, what stands in for it)."""
+
+    # -- on the way in ------------------------------------------------------------------------------
+
+    def protect(self, x: Any, argument: str) -> Any:
+        """Return what stands in for one argument, or part of one."""
+        cls = type(x)
+        if cls in _ATOMS:
+            return x
+        if cls in _ORDINARY or isinstance(x, Tensor):
+            return self._tensor(x, argument)
+        if isinstance(x, Module):
+            return x
+        maker = maker_of(cls)
+        if maker is None:
+            return x
+        known = self.stand_ins.get(id(x))
+        if known is None:
+            made = maker(self, x, argument)
+            known = self.stand_ins[id(x)] = (x, made)
+        return known[1]
+
+    def _tensor(self, x: Any, argument: str) -> Any:
+        known = self.entries.get(id(x))
+        if known is None:
+            if self.cloning or type(x) not in _ORDINARY or not ordinary(x):
+                made, version = self._clone(x), None
+            elif self.plan.snapshot:
+                made, version = self._snapshot(x, argument), None
+            else:
+                made, version = make_handle(x, self.plan, self.owner, argument), version_of(x)
+            known = self.entries[id(x)] = (x, made, version)
+        return known[1]
+
+    def _clone(self, x: Any) -> Any:
+        made = x.clone()
+        self.clones[id(made)] = (x, made, version_of(made))
+        return made
+
+    def _snapshot(self, x: Any, argument: str) -> Any:
+        before = torch.is_grad_enabled()
+        set_grad_enabled(True)
+        try:
+            copy = x.clone()
+        finally:
+            set_grad_enabled(before)
+        copy.__class__ = FrozenTensor
+        root = copy._safemodule = Root(x, self.plan, self.owner, argument)
+        root.private = True
+        return copy
+
+    # -- on the way out -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the call: find writes that went unseen, mark the handles that outlive it."""
+        for x, made, version in self.entries.values():
+            if version is not None and version_of(x) != version:
+                self._unseen(x, made)
+            if type(made) is FrozenTensor and sys.getrefcount(made) > _HELD:
+                handle_and_root(made)[1].over = True
+
+    def _unseen(self, x: Any, made: Any) -> None:
+        _, root = handle_and_root(made)
+        mode = effective(self.plan.mode)
+        facts: dict[str, Any] = {
+            "op": "(unseen)",
+            "argument": root.argument,
+            "module": root.module,
+            "shape": tuple(x.shape),
+            "dtype": str(x.dtype),
+            "device": str(x.device),
+            "location": self.plan.where,
+            "bytes_copied": 0,
+        }
+        _report.unseen(mode, **facts)
+
+
+# `entries` holds a handle once, the loop variable and the call of `getrefcount` once each.
+_HELD = 3
+
+
+def version_of(x: Any) -> int | None:
+    """Return the version counter; None where there is none (inference tensors)."""
+    try:
+        return x._version
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return None

@@ -1,0 +1,176 @@
+"""Every private name of torch that the mechanism uses, with its reason and what happens without it.
+
+`CAN_SWAP` is the one that matters: without `torch._C._swap_tensor_impl` there is no redirect, and
+guarded calls fall back to cloning their inputs on entry (same results, no sharing), with one
+warning. Everything else has a fallback of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_C: Any = torch._C
+
+# Runs one call with the interception of tensor subclasses off. It is what torch itself sets as
+# `__torch_function__` on Parameter, and one C call where the public `DisableTorchFunctionSubclass`
+# block costs an extra 0.2 us. (torch/csrc/utils/disable_torch_function.cpp)
+_fallback_off = _C.DisableTorchFunctionSubclass
+
+
+def _run_plain_slowly(
+    func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    del types
+    with _fallback_off():
+        return func(*args, **(kwargs or {}))
+
+
+run_plain: Any = getattr(_C, "_disabled_torch_function_impl", _run_plain_slowly)
+interception_off: Any = _C.DisableTorchFunctionSubclass
+
+# Exchanges the C++ halves of two Python tensors. `torch.utils.swap_tensors` is the public face; it
+# refuses tensors that autograd or a Python weak reference holds, which is exactly where a redirect
+# needs it. (torch/csrc/autograd/python_variable.cpp, used by torch/utils/__init__.py)
+_swap: Any = getattr(_C, "_swap_tensor_impl", None)
+CAN_SWAP: bool = _swap is not None
+
+
+def swap(a: Tensor, b: Tensor) -> None:
+    """Exchange the implementations of two tensors; raises RuntimeError if C++ holds a weak one."""
+    _swap(a, b)
+
+
+# Do two tensors share a storage? (torch/csrc/autograd/init.cpp: `_is_alias_of`)
+def _is_alias_slowly(a: Tensor, b: Tensor) -> bool:
+    try:
+        with interception_off():
+            return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
+        return False
+
+
+is_alias: Any = getattr(_C, "_is_alias_of", _is_alias_slowly)
+
+# Sets the grad mode without the 1.5 us of `torch.set_grad_enabled` as a block.
+set_grad_enabled: Any = getattr(_C, "_set_grad_enabled", torch.set_grad_enabled)
+
+# Under these a guarded call clones its inputs: the tracer sees ordinary operations.
+tracing_state: Any = getattr(_C, "_get_tracing_state", lambda: None)
+dispatch_modes: Any = getattr(_C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+def transforms_active() -> bool:
+    """Tell whether a `torch.func` transform is running (a call of this function, not 45 ns)."""
+    return bool(_functorch_depth())
+
+
+_functorch_depth: Any = getattr(_C, "_are_functorch_transforms_active", lambda: False)
+
+
+def forward_ad_active() -> bool:
+    """Tell whether a forward-mode level is open: an alias must then carry the tangent."""
+    return getattr(forward_ad, "_current_level", 0) >= 0
+
+
+# How a view was born decides whether autograd lets it be written. A view of a private copy may
+# always be: torch's own meta tensor converter sets it in the same way.
+# (torch/csrc/autograd/init.cpp: `_set_creation_meta`)
+_autograd: Any = getattr(_C, "_autograd", None)
+_get_creation: Any = getattr(_autograd, "_get_creation_meta", None)
+_set_creation: Any = getattr(_autograd, "_set_creation_meta", None)
+_CREATION: Any = getattr(_autograd, "CreationMeta", None)
+
+
+def allow_writes(view: Tensor) -> None:
+    """Let a view that was made under `no_grad`, or by a function of many outputs, be written."""
+    if _get_creation is None or _set_creation is None or not view._is_view():
+        return
+    origin = _get_creation(view)
+    if origin not in (_CREATION.DEFAULT, _CREATION.IN_CUSTOM_FUNCTION):
+        _set_creation(view, _CREATION.DEFAULT)
+
+
+# Marks a value as overwritten, so that autograd refuses a stale use. (public since 2.1)
+increment_version: Any = torch.autograd.graph.increment_version
+
+# How many C++ owners a storage has.
+_storage_use_count: Any = getattr(_C, "_storage_Use_Count", None)
+
+
+def storage_owners(tensor: Tensor) -> int:
+    """Return how many tensors share the storage of `tensor` (interception must be off)."""
+    # The storage object made here to ask is one owner more.
+    return _storage_use_count(tensor.untyped_storage()._cdata) - 1
+
+
+@functools.cache
+def counts_tell() -> bool:
+    """Tell whether use counts show what autograd saved, also of a view that Python has dropped.
+
+    They do since torch keeps a Python tensor alive through its C++ half by an owner count of two;
+    before (2.6 for one) a saved tensor without a Python owner counts one. Asked once, by trying.
+    """
+    if _storage_use_count is None or not hasattr(Tensor, "_use_count"):
+        return False
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        base = torch.zeros(2)
+        weight = torch.ones(1, requires_grad=True)
+        view = base[:1]
+        probe = _Probe(view)
+        product = view * weight  # saves the view
+        del view
+        kept = probe()
+        told = (
+            kept is not None
+            and kept._use_count() == 2
+            and base._use_count() == 2
+            and storage_owners(base) == 2
+        )
+        del product, kept
+        return told and base._use_count() == 1 and storage_owners(base) == 1
+
+
+class _Probe:
+    def __init__(self, tensor: Tensor) -> None:
+        import weakref
+
+        self._ref = weakref.ref(tensor)
+
+    def __call__(self) -> Tensor | None:
+        return self._ref()
+
+
+@functools.cache
+def warn_degraded() -> None:
+    """Say once that this torch lacks what a redirect needs."""
+    warnings.warn(
+        f"safemodule: torch {torch.__version__} has no torch._C._swap_tensor_impl, so guarded calls "
+        "clone their inputs on entry instead of on the first write",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+# Container types registered with torch's pytree. `SUPPORTED_NODES` maps a type to its node
+# definition (flatten_fn, unflatten_fn). (torch/utils/_pytree.py)
+_NODES: Any = getattr(pytree, "SUPPORTED_NODES", {})
+
+
+def pytree_node(kind: type) -> Any:
+    """Return the pytree node definition of a registered container type, or None."""
+    return _NODES.get(kind)
+
+
+def register_container(kind: type, flatten: Any, unflatten: Any) -> None:
+    """Make pytree functions walk a guarded container as they walk the type it stands for."""
+    try:
+        pytree.register_pytree_node(kind, flatten, unflatten)
+    except (TypeError, ValueError):  # registered already by the parent's `__init_subclass__`
+        return

@@ -1,0 +1,267 @@
+"""Containers that stand in for the caller's: the same items, the same behaviour, and a change of
+an entry goes to the stand-in and on record.
+
+A `dict` or `list` arrives as a `GuardedDict` or `GuardedList`; an instance of a subclass, or of a
+dataclass, as an instance of a subclass made for its class. What cannot be changed (tuple,
+namedtuple, frozen dataclass) arrives as its own type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from safemodule import _report
+from safemodule._compat import pytree_node, register_container
+from safemodule._location import locate
+from safemodule._modes import effective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from safemodule._state import Plan
+
+_GUARD = "_safemodule_guard"
+_CHANGED = "_safemodule_changed"
+_NOT_ATTRIBUTES = frozenset({_GUARD, _CHANGED, "__dict__", "__weakref__"})
+
+
+class Guard(NamedTuple):
+    """Whose container it is."""
+
+    plan: Plan
+    owner: type | None
+    argument: str
+
+    @property
+    def module(self) -> str:
+        """Qualified name of the guarded module's class, or of the function."""
+        if self.owner is None:
+            return self.plan.name
+        return f"{self.owner.__module__}.{self.owner.__qualname__}"
+
+
+class _NoSubclassHook:
+    """Keeps the user's `__init_subclass__` (registries) from hearing of our classes."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        del cls, kwargs
+
+
+def _guard_of(container: Any) -> Guard | None:
+    try:
+        return object.__getattribute__(container, _GUARD)
+    except AttributeError:  # made by calling the class, as `type(batch)(...)` does: the user's own
+        return None
+
+
+def _changing(name: str, path: Callable[..., str]) -> Any:
+    """Wrap a method that changes the container: refuse it in strict mode, else note it."""
+
+    def wrap(method: Any) -> Any:
+        @functools.wraps(method)
+        def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            guard = _guard_of(self)
+            mode = "off" if guard is None else effective(guard.plan.mode)
+            if guard is None or mode == "off":
+                return method(self, *args, **kwargs)
+            facts: dict[str, Any] = {
+                "op": name,
+                "argument": guard.argument + path(*args),
+                "module": guard.module,
+                "shape": (),
+                "dtype": "",
+                "device": "",
+                "location": locate(),
+                "bytes_copied": 0,
+                "kind": "container",
+            }
+            if mode == "strict":
+                _report.refuse(**facts)
+            # One change may be made through others (`update` through `__setitem__`): noted once.
+            object.__setattr__(self, _GUARD, None)
+            try:
+                result = method(self, *args, **kwargs)
+            finally:
+                object.__setattr__(self, _GUARD, guard)
+            object.__setattr__(self, _CHANGED, True)
+            _report.report(mode, **facts)
+            return result
+
+        return guarded
+
+    return wrap
+
+
+def _item(*args: Any) -> str:
+    return f"[{args[0]!r}]" if args else ""
+
+
+def _field(*args: Any) -> str:
+    return f".{args[0]}"
+
+
+def _whole(*args: Any) -> str:
+    del args
+    return ""
+
+
+_DICT: dict[str, Any] = {
+    "__setitem__": _item, "__delitem__": _item, "pop": _item, "setdefault": _item,
+    "popitem": _whole, "update": _whole, "clear": _whole, "__ior__": _whole,
+    "move_to_end": _item,
+}  # fmt: skip
+_LIST: dict[str, Any] = {
+    "__setitem__": _item, "__delitem__": _item, "append": _whole, "extend": _whole,
+    "insert": _whole, "remove": _whole, "pop": _whole, "clear": _whole, "sort": _whole,
+    "reverse": _whole, "__iadd__": _whole, "__imul__": _whole,
+}  # fmt: skip
+_ATTRIBUTES: dict[str, Any] = {"__setattr__": _field, "__delattr__": _field}
+
+
+def _plain_reduce(self: Any, protocol: Any) -> Any:
+    return plain_copy(self).__reduce_ex__(protocol)
+
+
+def _namespace(base: type, methods: dict[str, Any], **more: Any) -> dict[str, Any]:
+    names: dict[str, Any] = {
+        name: _changing(name, path)(getattr(base, name))
+        for name, path in methods.items()
+        if hasattr(base, name)
+    }
+    names |= {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        # `x.__class__ is Batch`, and what dataclasses compare, hold as for the caller's object.
+        "__class__": property(lambda _: base),
+        "__reduce_ex__": _plain_reduce,
+        "__copy__": plain_copy,
+        "_safemodule_base": base,
+    }
+    return names | more
+
+
+@functools.cache
+def guarded_class(base: type) -> type:
+    """Return the class whose instances stand in for instances of `base`."""
+    if is_guarded_class(base):  # the container of an outer call, given on to an inner one
+        return base
+    if issubclass(base, dict):
+        methods: dict[str, Any] = dict(_DICT)
+    elif issubclass(base, list):
+        methods = dict(_LIST)
+    else:
+        methods = {}
+    if dataclasses.is_dataclass(base) or "__setattr__" in base.__dict__:
+        methods |= _ATTRIBUTES
+    slots = () if hasattr(base, "__dict__") or base.__dictoffset__ else (_GUARD, _CHANGED)
+    made = type(base)(
+        base.__name__,
+        (_NoSubclassHook, base),
+        _namespace(base, methods, __slots__=slots),
+    )
+    node = pytree_node(base)
+    if node is not None:
+        register_container(made, node.flatten_fn, node.unflatten_fn)
+    return made
+
+
+def was_changed(container: Any) -> bool:
+    """Tell whether an entry was set, added or removed."""
+    try:
+        return bool(object.__getattribute__(container, _CHANGED))
+    except AttributeError:
+        return False
+
+
+def stand_in(original: Any, guard: Guard, item: Callable[[Any, str], Any]) -> Any:
+    """Return the stand-in of a dict, list or dataclass, its items passed through `item`.
+
+    Args:
+        original: The caller's container.
+        guard: Whose it is.
+        item: Called with each item and its path; returns what stands in for it.
+    """
+    twin = _rebuilt(original, guarded_class(type(original)), guard.argument, item)
+    object.__setattr__(twin, _GUARD, guard)
+    return twin
+
+
+def plain_copy(container: Any) -> Any:
+    """Return a shallow copy of a stand-in, of the class it stands for."""
+    return _rebuilt(container, type(container)._safemodule_base, "", lambda value, _: value)
+
+
+def _rebuilt(original: Any, cls: Any, path: str, item: Callable[[Any, str], Any]) -> Any:
+    twin = cls.__new__(cls) if isinstance(original, (dict, list)) else object.__new__(cls)
+    _copy_attributes(original, twin, path, item)
+    if isinstance(original, defaultdict):
+        twin.default_factory = original.default_factory
+    if isinstance(original, dict):
+        for key, value in items_of(original):
+            put_item(twin, key, item(value, f"{path}[{key!r}]"))
+    elif isinstance(original, list):
+        list.extend(twin, [item(value, f"{path}[{i}]") for i, value in items_of(original)])
+    return twin
+
+
+def with_attributes(original: Any, path: str, item: Callable[[Any, str], Any]) -> Any:
+    """Return a twin of a `UserDict` or frozen dataclass, its attributes passed through `item`.
+
+    Args:
+        original: The caller's container.
+        path: Its path.
+        item: Called with each attribute and its path; returns what stands in for it.
+    """
+    twin = object.__new__(type(original))
+    _copy_attributes(original, twin, path, item)
+    return twin
+
+
+def _copy_attributes(
+    original: Any, twin: Any, path: str, item: Callable[[Any, str], Any]
+) -> None:
+    for name, value in attributes_of(original):
+        object.__setattr__(twin, name, item(value, f"{path}.{name}"))
+
+
+def attributes_of(container: Any) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of a container's own attributes, slots included; not ours."""
+    names = dict.fromkeys(getattr(container, "__dict__", ()))
+    for cls in type(container).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
+    for name in names:
+        if name not in _NOT_ATTRIBUTES:
+            try:
+                yield name, object.__getattribute__(container, name)
+            except AttributeError:  # a slot that is not set
+                continue
+
+
+def items_of(container: Any) -> list[tuple[Any, Any]]:
+    """Return keys (or positions) and values of a dict or list, past any override."""
+    if isinstance(container, list):
+        return list(enumerate(list.__iter__(container)))
+    ordered = isinstance(container, OrderedDict)
+    keys = OrderedDict.__iter__(container) if ordered else dict.__iter__(container)
+    return [(key, dict.__getitem__(container, key)) for key in keys]
+
+
+def put_item(container: Any, key: Any, value: Any) -> None:
+    """Set an item of a dict or list, past any override."""
+    base = list if isinstance(container, list) else dict
+    if isinstance(container, OrderedDict):
+        OrderedDict.__setitem__(container, key, value)
+    else:
+        base.__setitem__(container, key, value)
+
+
+def is_guarded_class(cls: type) -> bool:
+    """Tell whether instances of a class stand in for containers of a caller."""
+    return "_safemodule_base" in cls.__dict__

@@ -1,0 +1,89 @@
+"""The private names of torch that `explain()` uses, each with its reason and what happens without.
+
+Apart from `_compat` because nothing of it is needed by a guarded call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch
+
+_C: Any = torch._C
+_autograd: Any = getattr(_C, "_autograd", None)
+
+# The only way to see every write, those of C++ and of optimisers included. The class is documented
+# as public in spirit; there is no other name for it. (torch/utils/_python_dispatch.py)
+DispatchMode: Any = _python_dispatch.TorchDispatchMode
+
+# The address of a storage: what tells which tensors share memory, in 0.1 us.
+# (torch/csrc/DynamicTypes.cpp: `_storage_address`)
+_storage_address: Any = getattr(_C, "_storage_address", None)
+
+
+def _storage_address_slowly(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+storage_of: Any = _storage_address or _storage_address_slowly
+
+# Asking a subclass for its version must not run its `__torch_function__`: that may do anything.
+interception_off: Any = _C.DisableTorchFunctionSubclass
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return the version of a tensor; RuntimeError for an inference tensor, which has none."""
+    kind = type(tensor)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return tensor._version
+    with interception_off():
+        return tensor._version
+
+
+# The node whose backward runs on this thread: it names the op that saved. Without it the line is
+# still known. (torch/csrc/autograd/init.cpp)
+current_node: Any = getattr(_C, "_current_autograd_node", lambda: None)
+
+# `detach()` that no dispatch mode sees: 0.9 us, where `detach()` under a mode costs 3.7. It shares
+# memory and version counter, as `nn.Parameter(x)` does, which is made in this way.
+# (torch/csrc/autograd/python_variable.cpp)
+make_alias: Any = Tensor._make_subclass
+
+# The innermost pair of saved-tensor hooks, to know whether they are ours. The argument says to
+# look even while a compiler traces. (torch/csrc/autograd/init.cpp)
+_top_hooks: Any = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
+push_hooks: Any = _autograd._push_saved_tensors_default_hooks
+pop_hooks: Any = _autograd._pop_saved_tensors_default_hooks
+
+
+def top_hooks() -> tuple[Any, Any] | None:
+    """Return the innermost pair of saved-tensor hooks of this thread."""
+    return _top_hooks(True) if _top_hooks is not None else None
+
+
+# Turns every dispatch mode off, for a checksum taken inside of one.
+modes_off: Any = _C._DisableTorchDispatch
+
+# Code of ours that runs between the frames of a compiled program must not be compiled itself.
+# (torch/csrc/dynamo/eval_frame.c; torch._dynamo.skip does the same and imports the compiler)
+_skip_code: Any = getattr(getattr(getattr(_C, "_dynamo", None), "eval_frame", None), "skip_code", None)
+
+
+def never_compile(*functions: Any) -> None:
+    """Keep the compiler away from these functions (not from what they call)."""
+    if _skip_code is not None:
+        for function in functions:
+            _skip_code(function.__code__)
+
+
+# What `torch.func.grad` calls to refuse saved-tensor hooks.
+hooks_module: Any = _autograd
+HOOKS_DISABLE = "_saved_tensors_hooks_disable"
+
+# The stack of dispatch modes, to leave one that is not the innermost.
+mode_at: Any = _C._get_dispatch_stack_at
+mode_count: Any = _C._len_torch_dispatch_stack
+push_mode: Any = _C._push_on_torch_dispatch_stack
+pop_mode: Any = _C._pop_torch_dispatch_stack

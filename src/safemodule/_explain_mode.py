@@ -1,0 +1,168 @@
+"""The dispatch mode that notes every write while an `explain()` block is open.
+
+It sees each operation below autograd: those of C++ and of optimisers, of backward and of
+recomputation. What an operation writes is read from its schema, once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from safemodule import _explain_compat as compat
+from safemodule._explain_frames import place_of_write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from safemodule._explain_notes import Notes
+
+__all__ = ["WriteMode", "view_key"]
+
+_getframe: Final = sys._getframe
+
+
+class _Plan(NamedTuple):
+    """What to look at when one operation runs."""
+
+    written: tuple[tuple[int, str], ...] = ()
+    """Position and name of each argument that is written; position -1: by name alone."""
+    training: int = -1
+    """Position of a flag without which nothing is written; such writes move no version."""
+    view: bool = False
+    """It returns a view."""
+    views: bool = False
+    """It returns several views, which autograd lets nobody write."""
+
+
+_NOTHING: Final = _Plan()
+
+# They write running statistics, and their schemas do not say so: position of the flag, and of the
+# arguments. (aten/src/ATen/native/native_functions.yaml)
+_STATISTICS: Final = _Plan(((3, "running_mean"), (4, "running_var")), training=5)
+_BATCH_NORMS: Final = frozenset(
+    {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
+)
+
+_plans: Final[dict[Any, _Plan]] = {}
+
+
+def _plan(func: Any) -> _Plan:
+    """Read what an operation does, and remember it."""
+    plan = _NOTHING
+    schema = getattr(func, "_schema", None)  # None: `torch.cond` and its kin
+    if schema is not None:
+        written = tuple(
+            (-1 if arg.kwarg_only else position, arg.name)
+            for position, arg in enumerate(schema.arguments)
+            if arg.alias_info is not None and arg.alias_info.is_write
+        )
+        if schema.name in _BATCH_NORMS:
+            plan = _STATISTICS
+        elif written:
+            plan = _Plan(written)
+        elif any(out.alias_info is not None for out in schema.returns):
+            many = len(schema.returns) > 1 or "[]" in str(schema.returns[0].type)
+            plan = _Plan(view=not many, views=many)
+    _plans[func] = plan
+    return plan
+
+
+class WriteMode(compat.DispatchMode):
+    """Notes each write after it has happened: one that failed has written nothing.
+
+    Args:
+        notes: Where to.
+        before: Called with the written tensors before each write that happens inside of backward.
+    """
+
+    # Else `torch.cond` and its kin refuse to run under a mode.
+    supports_higher_order_operators = True
+
+    def __init__(self, notes: Notes, before: Callable[[list[Tensor]], None] | None = None) -> None:
+        super().__init__()
+        self._notes = notes
+        self._before = before
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let `torch.compile` compile as it would without us: its regions are opaque."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Go without a wrapper that imports the compiler; `never_compile` below does its work."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        plan = _plans.get(func) or _plan(func)
+        if plan is _NOTHING:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if plan.written:
+            return self._write(func, plan, args, kwargs or {})
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if plan.views or not torch.is_grad_enabled():
+            self._note_view(func, plan, args, result)
+        return result
+
+    def _write(self, func: Any, plan: _Plan, args: Any, kwargs: dict[str, Any]) -> Any:
+        counted = plan.training < 0
+        if not counted and not args[plan.training]:
+            return func(*args, **kwargs)
+        written = _written(plan, args, kwargs)
+        if self._before is not None and compat.current_node() is not None:
+            self._before(written)
+        result = func(*args, **kwargs)
+        code, offset, step = place_of_write(_getframe(2))
+        for tensor in written:
+            try:
+                # The counter moves when this returns: in the kernel above, which autograd's is.
+                version = compat.version_of(tensor) + 1 if counted else None
+            except RuntimeError:  # an inference tensor counts nothing
+                version = None
+            try:
+                storage = compat.storage_of(tensor)
+            except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
+                continue
+            self._notes.write(storage, func, code, offset, step, version)
+        return result
+
+    def _note_view(self, func: Any, plan: _Plan, args: Any, result: Any) -> None:
+        shown = result if plan.view else next((a for a in args if isinstance(a, Tensor)), None)
+        if isinstance(shown, Tensor):
+            try:
+                key = view_key(shown, many=plan.views)
+            except (RuntimeError, NotImplementedError):
+                return
+            code, offset, _ = place_of_write(_getframe(2))
+            self._notes.view(key, func, code, offset)
+
+
+def view_key(view: Tensor, *, many: bool) -> Any:
+    """Return what a view is known by: its place in its storage, or one of many by its storage."""
+    storage = compat.storage_of(view)
+    if many:
+        return storage
+    with compat.interception_off():
+        return (storage, view.storage_offset(), tuple(view.shape))
+
+
+def _written(plan: _Plan, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for position, name in plan.written:
+        value = args[position] if 0 <= position < len(args) else kwargs.get(name)
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, Tensor))
+    return found
+
+
+compat.never_compile(
+    WriteMode.__torch_dispatch__, WriteMode._write, WriteMode._note_view, _written, _plan, view_key
+)

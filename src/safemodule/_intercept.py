@@ -1,0 +1,321 @@
+"""What happens when an operation meets a handle that it may write, export, reshape or view."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from safemodule import _report
+from safemodule._compat import allow_writes, counts_tell, interception_off, run_plain, swap
+from safemodule._location import locate
+from safemodule._modes import effective
+from safemodule._redirect import maybe_saved, redirect
+from safemodule._state import Root, View, handle_and_root, root_of
+from safemodule._views import adopt, handles_in, make_view
+from safemodule._writes import Effect, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_EMPTY: dict[str, Any] = {}
+# The out-of-place twins of the ops that change a tensor's geometry in place: `x.t_()` turns the
+# handle into a view `x.t()`.
+_VIEW_OF = {
+    f"{name}_": getattr(Tensor, name)
+    for name in (
+        *("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze"),
+        *("as_strided", "rename"),
+    )
+    if hasattr(Tensor, name)
+}
+
+
+def intercept(
+    kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: dict[str, Any] | None
+) -> Any:
+    """Run one operation on handles: redirect what it writes, recognise the views it makes."""
+    what = effect.kind
+    if len(types) > 1 and any(t is not kind for t in types):
+        return _with_foreign(kind, effect, func, args, kwargs)
+    if what is Kind.WRITE:
+        return _write(kind, effect, func, types, args, kwargs)
+    if what is Kind.METADATA:
+        return _reshape(kind, effect, func, types, args, kwargs)
+    if what is Kind.EXPORT:
+        _export(kind, effect, args, kwargs)
+    elif what is Kind.STATE:
+        _become_leaf(effect, args, kwargs)
+    elif effect.name == "as_strided":
+        _before_as_strided(kind, args, kwargs)
+    out = run_plain(func, types, args, kwargs or _EMPTY)
+    if what is Kind.READ:
+        if not counts_tell():
+            mark_read(kind, args, kwargs)
+        if effect.may_alias:
+            adopt(kind, out, func, args, kwargs)
+    return out
+
+
+def mark_read(kind: type, args: Any, kwargs: dict[str, Any] | None) -> None:
+    """Note a differentiable use, where use counts do not tell what autograd saved."""
+    if torch.is_grad_enabled():
+        for handle in handles_in(kind, args, kwargs):
+            _, root = handle_and_root(handle)
+            root.read = True
+
+
+# -- writes ----------------------------------------------------------------------------------------
+
+
+def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    assert effect.written is not None
+    targets: list[Any] = []
+    for target in effect.written(args, kwargs or _EMPTY):
+        if type(target) is kind and not any(target is seen for seen in targets):
+            targets.append(target)
+    if not targets:
+        out = run_plain(func, types, args, kwargs or _EMPTY)
+        if not counts_tell():
+            mark_read(kind, args, kwargs)
+        if effect.may_alias:
+            adopt(kind, out, func, args, kwargs)
+        return out
+    with writing(kind, effect, targets):
+        if effect.name == "data=" and type(args[1]) is kind:
+            # The handle would share the memory of another input.
+            args = (args[0], args[1].detach().clone())
+        out = run_plain(func, types, args, kwargs or _EMPTY)
+    if effect.may_alias:
+        adopt(kind, out, func, args, kwargs)
+    return out
+
+
+class writing:  # noqa: N801 -- used as a block
+    """A block in which the targets may be written: they have memory of their own.
+
+    On leaving, the writes are reported; if the block raises, they are not.
+    """
+
+    __slots__ = ("effect", "found", "kind", "location", "targets")
+
+    def __init__(self, kind: type, effect: Effect, targets: Sequence[Any]) -> None:
+        self.kind = kind
+        self.effect = effect
+        self.targets = targets
+
+    def __enter__(self) -> None:
+        self.location = locate()
+        found: list[tuple[Any, Root, Any]] = []
+        for target in self.targets:
+            handle, root = handle_and_root(target)
+            if not any(root is seen for _, seen, _ in found):
+                found.append((handle, root, target))
+        for _, root, target in found:
+            if effective(root.plan.mode) == "strict":
+                _refuse(self.effect.name, root, target, self.location)
+        found.sort(key=lambda item: id(item[1]))  # one order for all threads
+        self.found = []
+        try:
+            for handle, root, target in found:
+                root.locked().acquire()
+                self.found.append((handle, root, target, 0))
+                self.found[-1] = (handle, root, target, self._prepare(handle, root))
+        except BaseException:
+            self._release()
+            raise
+
+    def _prepare(self, handle: Any, root: Root) -> int:
+        copied = 0
+        with interception_off():
+            if not root.private or maybe_saved(self.kind, handle, root):
+                pinned = root.pinned
+                copied = redirect(self.kind, handle, root)
+                if pinned is not None:
+                    _report.moved(pinned, root.argument, root.module, self.location)
+            if torch.is_grad_enabled():
+                for target in self.targets:
+                    allow_writes(target)
+        return copied
+
+    def _release(self) -> None:
+        for _, root, _, _ in self.found:
+            root.locked().release()
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        saves = self.effect.saves_result and torch.is_grad_enabled()
+        for _, root, _, _ in self.found:
+            root.saved |= saves
+        self._release()
+        if error is None:
+            for _, root, target, copied in self.found:
+                root.written = True
+                _note(self.effect.name, root, target, self.location, copied)
+
+
+def _facts(root: Root, tensor: Any) -> dict[str, Any]:
+    with interception_off():
+        return {
+            "argument": root.argument,
+            "module": root.module,
+            "shape": tuple(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "device": str(tensor.device),
+        }
+
+
+def _note(op: str, root: Root, target: Any, location: Any, copied: int) -> None:
+    mode = effective(root.plan.mode)
+    if mode == "off":
+        return
+    if mode == "copy" and _report.is_quiet(op, root.argument, root.module, location):
+        return
+    handle, _ = handle_and_root(target)
+    facts = _facts(root, handle)
+    _report.report(mode, op=op, location=location, bytes_copied=copied, kind="tensor", **facts)
+
+
+def _refuse(op: str, root: Root, target: Any, location: Any) -> None:
+    handle, _ = handle_and_root(target)
+    _report.refuse(op=op, location=location, kind="tensor", **_facts(root, handle))
+
+
+# -- geometry --------------------------------------------------------------------------------------
+
+
+def _reshape(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """Change the handle's own geometry: it becomes a view of what it was."""
+    handle = args[0] if args else (kwargs or _EMPTY).get("self")
+    name = effect.name
+    view_of: Any = _VIEW_OF.get(name)
+    if type(handle) is not kind:
+        return run_plain(func, types, args, kwargs or _EMPTY)
+    _, root = handle_and_root(handle)
+    location = locate()
+    if effective(root.plan.mode) == "strict":
+        _refuse(name, root, handle, location)
+    if view_of is None:  # `.names = ...` and what else has no out-of-place twin
+        with interception_off():
+            alias = handle.view_as(handle)
+            func(alias, *args[1:], **(kwargs or _EMPTY))
+        args, view_of = (handle,), _ViewAs()
+    else:
+        with interception_off():
+            alias = view_of(handle, *args[1:], **(kwargs or _EMPTY))
+    become_view(kind, handle, alias, view_of, (handle, *args[1:]), kwargs)
+    _note(name, root, handle, location, 0)
+    return handle
+
+
+class _ViewAs:
+    """Replays as a plain alias."""
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+
+def become_view(kind: type, handle: Any, view: Any, func: Any, args: Any, kwargs: Any) -> None:
+    """Let the Python object `handle` become `view`; what it was goes on in the other object."""
+    state = handle._safemodule
+    swap(handle, view)
+    was = view  # the object with the implementation that the handle had
+    was.__class__ = kind
+    if type(state) is View:
+        was._safemodule = state
+        state.family.add(was)
+    else:
+        root = root_of(handle, state)
+        was._safemodule = root
+        family = root.family and root.family()
+        if family is not None:
+            family.handle = was
+    make_view(kind, handle, was, func, (was, *args[1:]), kwargs)
+
+
+def _before_as_strided(kind: type, args: Any, kwargs: Any) -> None:
+    """Strides and offset may have been read earlier: they mean the input's own geometry.
+
+    A copy is dense, so unless the input is dense itself and covers its storage, the copy must
+    exist before the strides are applied; else they would point outside of it at the next redirect.
+    """
+    for target in handles_in(kind, args, kwargs):
+        handle, root = handle_and_root(target)
+        with interception_off():
+            covers = (
+                handle.storage_offset() == 0
+                and handle.is_contiguous()
+                and handle.untyped_storage().nbytes() == handle.numel() * handle.element_size()
+            )
+            if not (covers or root.private):
+                with root.locked():
+                    redirect(kind, handle, root)
+
+
+# -- raw memory and leaves -------------------------------------------------------------------------
+
+
+def _export(kind: type, effect: Effect, args: Any, kwargs: Any) -> None:
+    """Who gets the address may write there unseen: the copy is made first."""
+    for target in handles_in(kind, args, kwargs):
+        copied = 0
+        handle, root = handle_and_root(target)
+        with root.locked(), interception_off():
+            if not root.private:
+                copied = redirect(kind, handle, root)
+            root.pinned = effect.name
+        if copied:
+            facts = _facts(root, handle)
+            _report.export(op=effect.name, location=locate(), bytes_copied=copied, **facts)
+
+
+def _become_leaf(effect: Effect, args: Any, kwargs: Any) -> None:
+    """`x.requires_grad_()` makes the handle a leaf: it gets a version counter of its own.
+
+    An alias made by `detach()` shares the caller's counter, and what the module does to its leaf
+    (an optimiser's step) must not move that.
+    """
+    if effect.name not in ("requires_grad_", "requires_grad="):
+        return
+    handle = args[0]
+    on = args[1] if len(args) > 1 else (kwargs or _EMPTY).get("requires_grad", True)
+    with interception_off():
+        if on and not handle.requires_grad and handle.is_leaf:
+            swap(handle, handle.data)
+
+
+# -- other tensor subclasses -----------------------------------------------------------------------
+
+
+def _with_foreign(kind: type, effect: Effect, func: Any, args: Any, kwargs: Any) -> Any:
+    """An operation that meets another tensor subclass too: that one runs it, on plain handles."""
+    named = kwargs or _EMPTY
+    targets = [t for t in (effect.written or _nothing)(args, named) if type(t) is kind]
+    with writing(kind, effect, targets) if targets else contextlib.nullcontext():
+        with unmasked(kind, handles_in(kind, args, kwargs)):
+            out = func(*args, **named)
+        if effect.may_alias and effect.kind is Kind.READ:
+            with interception_off():
+                adopt(kind, out, func, args, kwargs)
+    return out
+
+
+def _nothing(args: Any, kwargs: Any) -> Sequence[object]:
+    del args, kwargs
+    return ()
+
+
+@contextlib.contextmanager
+def unmasked(kind: type, handles: Iterator[Any]) -> Iterator[None]:
+    """Let handles be plain tensors for one call of code that must not meet the subclass."""
+    hidden = list(handles)
+    for handle in hidden:
+        handle.__class__ = Tensor
+    try:
+        yield
+    finally:
+        for handle in hidden:
+            handle.__class__ = kind
+
+

@@ -1,0 +1,87 @@
+"""How each kind of container is rebuilt around the handles, and given back.
+
+A maker takes the call, the caller's container and its path, and returns what stands in for it. It
+is looked up once per type.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from safemodule._compat import pytree_node
+from safemodule._containers import Guard, is_guarded_class, stand_in, with_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from safemodule._call import Call
+
+    Maker = Callable[[Call, Any, str], Any]
+
+
+@functools.lru_cache(maxsize=4096)
+def maker_of(cls: type) -> Maker | None:
+    """Return the maker for a type; None for what is passed through as it is."""
+    if cls in (torch.Size, type(None)) or isinstance(cls, type) and issubclass(cls, type):
+        return None
+    if issubclass(cls, tuple):
+        if issubclass(cls, PackedSequence):
+            return _packed
+        if hasattr(cls, "_fields") and hasattr(cls, "_make"):
+            return _named_tuple
+        return _tuple if cls is tuple else _by_pytree if pytree_node(cls) else None
+    if issubclass(cls, (dict, list)) or (is_guarded_class(cls)):
+        return _stand_in
+    if issubclass(cls, (collections.UserDict, collections.UserList)):
+        return _attributes
+    if pytree_node(cls) is not None:
+        return _by_pytree
+    if dataclasses.is_dataclass(cls):
+        frozen: bool = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return _attributes if frozen else _stand_in
+    return None
+
+
+def _stand_in(call: Call, x: Any, path: str) -> Any:
+    return stand_in(x, Guard(call.plan, call.owner, path), call.protect)
+
+
+def _attributes(call: Call, x: Any, path: str) -> Any:
+    return with_attributes(x, path, call.protect)
+
+
+def _tuple(call: Call, x: Any, path: str) -> Any:
+    items = [call.protect(item, f"{path}[{i}]") for i, item in enumerate(x)]
+    return x if _same(items, x) else tuple(items)
+
+
+def _named_tuple(call: Call, x: Any, path: str) -> Any:
+    items = [
+        call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)
+    ]
+    return x if _same(items, x) else type(x)._make(items)
+
+
+def _packed(call: Call, x: Any, path: str) -> Any:
+    # Its constructor looks at values; the tuple below it does not.
+    items = [
+        call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)
+    ]
+    return tuple.__new__(type(x), items)
+
+
+def _by_pytree(call: Call, x: Any, path: str) -> Any:
+    node = pytree_node(type(x))
+    children, context = node.flatten_fn(x)
+    items = [call.protect(child, f"{path}[{i}]") for i, child in enumerate(children)]
+    return x if _same(items, children) else node.unflatten_fn(items, context)
+
+
+def _same(items: Any, originals: Any) -> bool:
+    return all(a is b for a, b in zip(items, originals, strict=True))

@@ -1,0 +1,198 @@
+"""Give a handle memory of its own, before it is written.
+
+The handle is cloned and the two exchange implementations: the Python object that the module holds
+is the copy now, while all that autograd saved keeps the old implementation. Live views are made
+again from the copy and exchanged likewise, so views and bases agree, in autograd too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from safemodule import _custom
+from safemodule._compat import (
+    counts_tell,
+    increment_version,
+    set_grad_enabled,
+    storage_owners,
+    swap,
+)
+from safemodule._state import Family, Root, View
+from safemodule._views import replay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+set_data: Any = Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+def redirect(kind: type, handle: Any, root: Root) -> int:
+    """Move a handle and its live views to a fresh copy. Returns the bytes copied.
+
+    Interception must be off and the root's lock held. Raises RuntimeError, with nothing changed,
+    if C++ holds a weak reference to one of the tensors.
+    """
+    family = root.family and root.family()
+    views = list(family.live(kind)) if family is not None else []
+    before = torch.is_grad_enabled()
+    try:
+        if _is_leaf(handle):
+            copied = _redirect_leaf(handle, views)
+        else:
+            set_grad_enabled(True)  # the copy is differentiable, also of a write under no_grad
+            copied = _redirect_root(kind, handle, root, views)
+    finally:
+        set_grad_enabled(before)
+    root.private = True
+    root.saved = root.read = False
+    return copied
+
+
+def _redirect_root(kind: type, handle: Any, root: Root, views: list[Any]) -> int:
+    copy: Any = handle.clone()
+    pairs = _replayed(copy, views)
+    _swap_all([(handle, copy), *((old, new) for old, new in pairs if not _is_leaf(old))])
+    for old, new in pairs:
+        if _is_leaf(old):
+            _refill(old, new)
+    _custom.redirected(handle)
+    _keep_old(kind, copy, root, pairs)
+    return _nbytes(handle)
+
+
+def _redirect_leaf(handle: Any, views: list[Any]) -> int:
+    """Give new memory to a handle that became a leaf (`requires_grad_`), which stays that leaf."""
+    old = handle.data
+    set_data(handle, handle.detach().clone())
+    try:
+        pairs = _replayed(handle, views)
+        _swap_all([pair for pair in pairs if not _is_leaf(pair[0])])
+    except RuntimeError:
+        set_data(handle, old)
+        raise
+    for view, new in pairs:
+        if _is_leaf(view):
+            _refill(view, new)
+    return _nbytes(handle)
+
+
+def _replayed(base: Tensor, views: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Make every view again from `base`, parents once for all their children."""
+    made: dict[int, Tensor] = {}
+    pairs: list[tuple[Any, Any]] = []
+    for view in views:
+        chain: list[View] = []
+        state: View | None = view._safemodule
+        while state is not None and id(state) not in made:
+            chain.append(state)
+            state = state.parent
+        parent = base if state is None else made[id(state)]
+        for step in reversed(chain):
+            parent = made[id(step)] = replay(step, parent)
+        pairs.append((view, parent))
+    return pairs
+
+
+def _swap_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    done = 0
+    try:
+        for old, new in pairs:
+            swap(old, new)
+            done += 1
+    except RuntimeError as error:
+        for old, new in reversed(pairs[:done]):  # an exchange undoes itself
+            swap(old, new)
+        raise RuntimeError(
+            "safemodule: an input is written while C++ code holds a weak reference to it, so it "
+            "cannot be redirected to a copy; nothing was written. Clone it first: x = x.clone()"
+        ) from error
+
+
+def _refill(leaf: Any, new: Tensor) -> None:
+    """Give the new memory to a view that lives as a leaf of its own; a stale use is refused."""
+    set_data(leaf, new.detach())
+    increment_version(leaf)
+
+
+def _keep_old(kind: type, old: Any, root: Root, pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Protect what has the old implementation now, if autograd can hand it out again.
+
+    A recomputing checkpoint and a custom Function's `saved_tensors` give Python the very objects
+    that took part in the exchange, and they still share the caller's memory.
+    """
+    if counts_tell() and old._use_count() == 1 and all(new._use_count() == 1 for _, new in pairs):
+        return
+    twin = Root(None if root.private else root.source, root.plan, root.owner, root.argument)
+    twin.origin = root
+    old.__class__ = kind
+    old._safemodule = twin
+    if not pairs:
+        return
+    family = Family(old, twin)
+    states: dict[int, View] = {}
+    for view, new in pairs:
+        if _is_leaf(view):
+            continue
+        new.__class__ = kind
+        new._safemodule = _transplant(view._safemodule, family, states)
+        family.add(new)
+    twin.family = weakref.ref(family)
+
+
+def _transplant(state: View, family: Family, states: dict[int, View]) -> View:
+    """Return the same recipe for another family."""
+    twin = states.get(id(state))
+    if twin is None:
+        parent = None if state.parent is None else _transplant(state.parent, family, states)
+        twin = states[id(state)] = View(
+            family, parent, state.func, state.args, state.kwargs, state.index, state.grad
+        )
+    return twin
+
+
+def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
+    """Tell whether autograd, or anything else in C++, may hold the private copy's present value.
+
+    Each Python tensor owns its implementation once and each differentiable view owns its base
+    once; every further owner of an implementation, or of the storage, is a saved value. Saying
+    yes wrongly costs a copy, never a gradient. Interception must be off.
+    """
+    if root.saved:
+        return True
+    if not counts_tell():
+        return root.read
+    family = root.family and root.family()
+    members: list[Any] = [handle]
+    if family is not None:
+        members.extend(family.live(kind))
+    owners = {id(member): 1 for member in members}
+    others: list[Any] = []  # bases that Python has dropped; kept here so that their ids stay theirs
+    for member in members:
+        base = member._base
+        if base is not None:
+            if id(base) in owners:
+                owners[id(base)] += 1
+            else:
+                owners[id(base)] = 1
+                others.append(base)
+    del base, member
+    for member in members:
+        if member._use_count() > owners[id(member)]:
+            return True
+    return storage_owners(handle) > len(owners)
+
+
+def _is_leaf(tensor: Any) -> bool:
+    return bool(_requires_grad(tensor) and _leaf(tensor))
+
+
+_requires_grad: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_leaf: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,249 @@
+"""Pick from the arguments of one call those that the call writes.
+
+Each function here makes, or is, a *writer*: it takes ``(args, kwargs)`` and returns the tensors that
+this very call would write. Arguments are compared by identity only; where a size must be known, it
+is read with interception off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+
+Written = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
+
+# Private names of torch. Reads an attribute of a handle without arriving in `__torch_function__`,
+# nor in a mode of the user's. (torch/csrc/utils/disable_torch_function.cpp)
+_interception_off: Any = getattr(torch, "_C").DisableTorchFunction  # noqa: B009
+
+
+class Gate(NamedTuple):
+    """A flag among the arguments that decides whether anything is written."""
+
+    name: str
+    position: int | None
+    default: Any
+
+    @classmethod
+    def always(cls) -> Gate:
+        """Return the gate that is open whatever the arguments are."""
+        return cls("", None, default=True)
+
+    def is_open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Look at the flag: is it true, or, if the default is None, is it given at all?"""
+        value = argument(args, kwargs, self.position, self.name, self.default)
+        return value is not None if self.default is None else bool(value)
+
+
+class Target(NamedTuple):
+    """An argument that is written: by name, by position unless keyword-only, perhaps gated."""
+
+    name: str
+    position: int | None
+    gate: Gate | None = None
+
+
+def argument(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    index: int | None,
+    name: str,
+    default: Any = None,
+) -> Any:
+    """Return one argument, given by position or by name."""
+    if index is not None and index < len(args):
+        return args[index]
+    return kwargs.get(name, default)
+
+
+def collect(value: Any, found: list[Any]) -> None:
+    """Add the tensors in ``value`` (one, or nested lists of them) that are not yet in ``found``."""
+    if isinstance(value, torch.Tensor):
+        if not any(value is known for known in found):
+            found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in cast("list[Any]", value):
+            collect(item, found)
+
+
+def first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Write the first argument: every in-place method, hence as short as can be."""
+    return (args[0],) if args else _first_keyword(kwargs)
+
+
+def _first_keyword(kwargs: dict[str, Any]) -> Sequence[Any]:
+    for name in ("self", "input", "tensor"):
+        if name in kwargs:
+            return (kwargs[name],)
+    return ()
+
+
+def first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Write every tensor of the first argument."""
+    found: list[Any] = []
+    collect(args[0] if args else next(iter(kwargs.values()), None), found)
+    return found
+
+
+def everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Name all tensor arguments."""
+    found: list[Any] = []
+    collect(args, found)
+    collect(list(kwargs.values()), found)
+    return found
+
+
+def out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:  # noqa: ARG001
+    """Write ``out=``, a tensor or several: most builtin functions, hence short."""
+    if "out" not in kwargs:
+        return ()
+    found: list[Any] = []
+    collect(kwargs["out"], found)
+    return found
+
+
+def picked(targets: Sequence[Target]) -> Written:
+    """Write the arguments of these names and positions whose gates are open."""
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        found: list[Any] = []
+        for name, index, gate in targets:
+            if gate is None or gate.is_open(args, kwargs):
+                collect(argument(args, kwargs, index, name), found)
+        return found
+
+    return written
+
+
+def gated(writer: Written, *gates: Gate) -> Written:
+    """Write only if every gate is open."""
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        if all(gate.is_open(args, kwargs) for gate in gates):
+            return writer(args, kwargs)
+        return ()
+
+    return written
+
+
+def union(*writers: Written) -> Written:
+    """Write what any of them writes."""
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        found: list[Any] = []
+        for writer in writers:
+            collect(list(writer(args, kwargs)), found)
+        return found
+
+    return written
+
+
+def in_place_flag(parameters: Sequence[str], *, only_training: bool) -> Written:
+    """Write the first parameter if ``inplace``; dropouts only if they drop something."""
+    at = {parameter: index for index, parameter in enumerate(parameters)}
+    target = picked([Target(parameters[0], 0)])
+    inplace = Gate("inplace", at["inplace"], default=False)
+    if not only_training:
+        return gated(target, inplace)
+    # torch.nn.functional spells it "training", torch "train".
+    flag = next((name for name in ("training", "train") if name in at), "training")
+    drops = Gate("p", at.get("p"), default=0.5)
+    return gated(target, inplace, Gate(flag, at.get(flag), default=True), drops)
+
+
+def dropout_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """torch.dropout_(input, p, train) and its kin, which write only if they drop something."""
+    drops = argument(args, kwargs, 1, "p", 0.5) != 0 and argument(args, kwargs, 2, "train", True)
+    return first(args, kwargs) if drops else ()
+
+
+def module_load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """``x.module_load(other, assign=False)`` copies into x."""
+    return () if argument(args, kwargs, 2, "assign", default=False) else first(args, kwargs)
+
+
+def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """``x.resize_(*sizes)`` to the sizes that x has writes nothing, and moves no version."""
+    sizes: Any = args[1:] or (kwargs.get("size"),)
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = sizes[0]
+    return _unless_equal_sizes(args, kwargs, tuple(sizes))
+
+
+def resize_as_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """``x.resize_as_(template)``, as `resize_`."""
+    template = argument(args, kwargs, 1, "the_template")
+    if not isinstance(template, torch.Tensor):
+        return first(args, kwargs)
+    with _interception_off():
+        sizes = tuple(template.shape)
+    return _unless_equal_sizes(args, kwargs, sizes)
+
+
+def _unless_equal_sizes(
+    args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[Any, ...]
+) -> Sequence[Any]:
+    target = first(args, kwargs)
+    if kwargs.get("memory_format") is not None:
+        return target
+    with _interception_off():
+        return () if all(tuple(tensor.shape) == sizes for tensor in target) else target
+
+
+def embedding(parameters: Sequence[str]) -> Written:
+    """``F.embedding`` and ``F.embedding_bag``: with ``max_norm`` rows of the weight are scaled."""
+    at = {parameter: index for index, parameter in enumerate(parameters)}
+    gate = Gate("max_norm", at["max_norm"], default=None)
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        if not gate.is_open(args, kwargs):
+            return ()
+        weight = argument(args, kwargs, at["weight"], "weight")
+        indices = argument(args, kwargs, at["input"], "input")
+        # embedding_bag still takes (weight, input), with a warning.
+        if isinstance(weight, torch.Tensor) and isinstance(indices, torch.Tensor):
+            with _interception_off():
+                if indices.is_floating_point() and not weight.is_floating_point():
+                    return (indices,)
+        return (weight,)
+
+    return written
+
+
+class _Overload(NamedTuple):
+    names: tuple[str, ...]
+    known: frozenset[str]
+    positional: int
+    required: tuple[int, ...]
+    targets: Sequence[Target]
+
+
+def by_overload(schemas: Sequence[Any], targets_of: Callable[[Any], Sequence[Target]]) -> Written:
+    """Write what those overloads write that can take the arguments of the call."""
+    overloads = [
+        _Overload(
+            tuple(a.name for a in schema.arguments),
+            frozenset(a.name for a in schema.arguments),
+            sum(not a.kwarg_only for a in schema.arguments),
+            tuple(i for i, a in enumerate(schema.arguments) if not a.has_default_value()),
+            targets_of(schema),
+        )
+        for schema in schemas
+    ]
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        found: list[Any] = []
+        count = len(args)
+        for names, known, positional, required, targets in overloads:
+            if count > positional or not known.issuperset(kwargs):
+                continue
+            if any(i >= count and names[i] not in kwargs for i in required):
+                continue
+            for name, index, gate in targets:
+                if gate is None or gate.is_open(args, kwargs):
+                    collect(argument(args, kwargs, index, name), found)
+        return found
+
+    return written
