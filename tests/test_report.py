@@ -18,7 +18,7 @@ from safemodule import _report
 from safemodule._errors import InputMutationError, InputMutationWarning
 from safemodule._location import Location, locate
 from safemodule._record import Mutation, record
-from safemodule._report import export, forget_sites, mutation, refuse, report
+from safemodule._report import export, forget_sites, mutation, refuse, report, unseen
 
 HERE = Location(__file__, 1, "forward", __name__)
 THIS_LINE = '"""Reports: logs, logging, warnings and errors."""'
@@ -420,3 +420,49 @@ def test_quiet_is_when_a_report_would_change_nothing(caplog):
         assert not _report.is_quiet(*where)
     caplog.set_level(logging.DEBUG, "safemodule")
     assert not _report.is_quiet(*where)
+
+
+UNSEEN = FIELDS | {"op": "(unseen)", "bytes_copied": 0}
+
+
+def test_unseen_write_is_reported_as_what_it_is(caplog):
+    """The caller's tensor has changed: the text must not say otherwise."""
+    with record() as log:
+        unseen("copy", **UNSEEN)
+    assert [(m.op, m.kind, m.bytes_copied) for m in log] == [("(unseen)", "unseen", 0)]
+    assert caplog.records[0].getMessage() == (
+        "argument batch['mask'] (bool[1024, 21] cuda:0) of pkg.Decoder was written by code that"
+        " PyTorch's Python layer does not see (a scripted function, a C++ extension, memory exported"
+        " earlier); the caller's tensor has changed, in the call of forward (/src/net.py:12)"
+    )
+
+
+def test_unseen_write_warns():
+    """Mode "warn" warns of it like of any other."""
+    with pytest.warns(InputMutationWarning, match="does not see"):
+        unseen("warn", **UNSEEN)
+
+
+def test_unseen_write_is_an_error_in_strict_mode():
+    """It is too late to refuse it, not too late to say so."""
+    with pytest.raises(InputMutationError) as caught:
+        unseen("strict", **UNSEEN)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("; the caller's tensor has changed")
+    assert lines[1:] == [
+        "  at /src/net.py:12 in forward",
+        "Possible fixes, best first:",
+        "  1. batch['mask'].clone() for the code that writes it",
+        '  2. if the caller is meant to see it, batch: Mutable[...], or mutable=("batch",)',
+    ]
+    assert caught.value.mutation.kind == "unseen"
+
+
+def test_moved_memory_is_said(caplog):
+    """Who kept an address of the old copy has to know."""
+    _report.moved("data_ptr", "x", "pkg.Net", FIELDS["location"])
+    assert levels(caplog) == ["WARNING"]
+    assert caplog.records[0].getMessage() == (
+        "argument x of pkg.Net moves to a fresh copy at /src/net.py:12, because autograd saved its"
+        " value; memory that data_ptr handed out before keeps that value"
+    )
