@@ -13,14 +13,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from safemodule._record import (
-    Mutation,
-    MutationLog,
-    active_logs,
-    describe,
-    format_bytes,
-    record,
-)
+from safemodule._record import Mutation, MutationLog, active_logs, record
+from safemodule._table import describe, format_bytes
 
 
 def write(**changes):

@@ -215,7 +215,7 @@ def test_known_site_makes_no_record(monkeypatch):
     """The second write of a site with nobody watching costs no record."""
     made = []
     original = _report.mutation
-    monkeypatch.setattr(_report, "mutation", lambda **kw: made.append(kw) or original(**kw))
+    monkeypatch.setattr(_report, "mutation", lambda *a, **kw: made.append(kw) or original(*a, **kw))
     report("copy", **FIELDS)
     report("copy", **FIELDS)
     with record() as log:

@@ -5,32 +5,25 @@ A log aggregates by site, so a loop that writes a million times costs one row.
 
 from __future__ import annotations
 
-import html
-import os
 import threading
 from collections.abc import Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from safemodule import _table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-__all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "describe", "record"]
+__all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "record"]
 
 Kind = Literal["tensor", "container", "export", "unseen"]
 # What makes two writes the same row: filename, lineno, op, argument, module.
 Site = tuple[str, int, str, str, str]
 
 _VERBS: Final = {"tensor": "wrote", "container": "changed", "export": "handed out the memory of"}
-_LINE_WIDTH: Final = 60
-
-
-def describe(shape: Sequence[int], dtype: str, device: str) -> str:
-    """Return a tensor in words, such as ``bool[1024, 21] cuda:0``; ``""`` without a dtype."""
-    return f"{dtype}[{', '.join(map(str, shape))}] {device}" if dtype else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,7 @@ class Mutation:
     @property
     def tensor(self) -> str:
         """The tensor in words, such as ``bool[1024, 21] cuda:0``; ``""`` for a container."""
-        return describe(self.shape, self.dtype, self.device)
+        return _table.describe(self.shape, self.dtype, self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict that JSON can hold: the shape is a list."""
@@ -229,23 +222,13 @@ class MutationLog(Sequence[Mutation]):
         return reversed(self._writes.snapshot())
 
     def __repr__(self) -> str:
-        return f"<MutationLog: {_total(tuple(self), self.copies)}>"
+        return f"<MutationLog: {_table.total(tuple(self), self.copies)}>"
 
     def __str__(self) -> str:
-        writes, exports = tuple(self), self.copies
-        parts = [_table(writes), _total(writes, exports)] if writes else ["No argument was written"]
-        parts[-1] += "."
-        if exports:
-            parts += ["Copied because raw memory was handed out:", _table(exports)]
-        return "\n".join(parts)
+        return _table.as_text(tuple(self), self.copies)
 
     def _repr_html_(self) -> str:
-        writes, exports = tuple(self), self.copies
-        if not writes and not exports:
-            return "<p>No argument was written.</p>"
-        rows = "".join(_html_row("td", _cells(m)) for m in writes + exports)
-        total = html.escape(_total(writes, exports))
-        return f"<table><caption>{total}</caption>{_html_row('th', _HEADER)}{rows}</table>"
+        return _table.as_html(tuple(self), self.copies)
 
 
 # The logs of the `record` blocks around the running code.
@@ -281,65 +264,6 @@ def record() -> Generator[MutationLog, None, None]:
     finally:
         # Take out this log alone: blocks held open by generators need not end in order.
         _active.set(tuple(other for other in _active.get() if other is not log))
-
-
-_HEADER: Final = ("count", "op", "argument", "tensor", "copied", "module", "where", "line")
-
-
-def _cells(m: Mutation) -> tuple[str, ...]:
-    where = f"{_short(m.filename)}:{m.lineno} in {m.function}"
-    line = m.line if len(m.line) <= _LINE_WIDTH else m.line[: _LINE_WIDTH - 3] + "..."
-    copied = format_bytes(m.bytes_copied)
-    return (str(m.count), m.op, m.argument, m.tensor, copied, m.module, where, line)
-
-
-def _table(mutations: Sequence[Mutation]) -> str:
-    rows = [_HEADER, *map(_cells, mutations)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines: list[str] = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[0] = row[0].rjust(widths[0])
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _total(writes: Sequence[Mutation], exports: Sequence[Mutation]) -> str:
-    count = sum(m.count for m in writes)
-    copied = sum(m.bytes_copied for m in (*writes, *exports))
-    text = f"{_plural(len(writes), 'site')}, {_plural(count, 'write')}"
-    if exports:
-        text += f", {_plural(len(exports), 'export')} of raw memory"
-    return f"{text}, {format_bytes(copied)} copied"
-
-
-def _plural(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def _short(filename: str) -> str:
-    """Return a path below the working folder relative to it; any other as it is."""
-    try:
-        here = str(Path.cwd()) + os.sep
-    except OSError:  # the folder is gone
-        return filename
-    return filename.removeprefix(here)
-
-
-def format_bytes(n: int) -> str:
-    """Return a number of bytes in words, such as ``21.0 KiB``."""
-    if n < 1024:
-        return f"{n} B"
-    size = n / 1024
-    for unit in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 for _public in (Mutation, MutationLog, record):

@@ -10,14 +10,16 @@ import logging
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, NotRequired, TypedDict
 
 from safemodule._errors import InputMutationError, InputMutationWarning
 from safemodule._fixes import fixes
-from safemodule._record import Mutation, active_logs, format_bytes
+from safemodule._record import Mutation, active_logs
+from safemodule._table import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from safemodule._location import Location
     from safemodule._modes import Mode
@@ -49,159 +51,99 @@ _lock: Final = threading.Lock()
 _registry: dict[Any, Any] = {}
 
 
-def mutation(
-    *,
-    op: str,
-    argument: str,
-    module: str,
-    shape: Sequence[int],
-    dtype: str,
-    device: str,
-    location: Location,
-    bytes_copied: int = 0,
-    kind: Kind = "tensor",
-    line: str | None = None,
-) -> Mutation:
+class Facts(TypedDict):
+    """What the mechanism knows of a write. Names of dtypes may have torch's prefix."""
+
+    op: str
+    argument: str
+    module: str
+    shape: Sequence[int]
+    dtype: str
+    device: str
+    location: Location
+    bytes_copied: NotRequired[int]
+    kind: NotRequired[Kind]
+
+
+def mutation(line: str | None = None, **facts: Unpack[Facts]) -> Mutation:
     """Return the record of one write.
 
     Args:
-        op: What wrote.
-        argument: Path of the argument.
-        module: Qualified name of the module's class, or of the function.
-        shape: Shape of the written input; ``()`` for an entry of a container.
-        dtype: Its dtype, with or without the prefix ``torch.``; ``""`` for an entry of a container.
-        device: Its device; ``""`` for an entry of a container.
-        location: The user's line.
-        bytes_copied: Bytes copied to protect the caller.
-        kind: As in `Mutation`.
         line: The source line, where it is known; else it is read.
+        **facts: As in `Mutation`, with the location in one.
     """
+    location = facts["location"]
     return Mutation(
-        op=op,
-        argument=argument,
-        module=module,
-        shape=tuple(map(int, shape)),
-        dtype=dtype.removeprefix("torch."),
-        device=device,
+        op=facts["op"],
+        argument=facts["argument"],
+        module=facts["module"],
+        shape=tuple(map(int, facts["shape"])),
+        dtype=facts["dtype"].removeprefix("torch."),
+        device=facts["device"],
         filename=location.filename,
         lineno=location.lineno,
         function=location.function,
         line=location.line if line is None else line,
-        bytes_copied=bytes_copied,
-        kind=kind,
+        bytes_copied=facts.get("bytes_copied", 0),
+        kind=facts.get("kind", "tensor"),
     )
 
 
-def report(
-    mode: Mode,
-    *,
-    op: str,
-    argument: str,
-    module: str,
-    shape: Sequence[int],
-    dtype: str,
-    device: str,
-    location: Location,
-    bytes_copied: int,
-    kind: Kind = "tensor",
-) -> None:
-    """Report a write that went to a copy. The arguments are those of `mutation`.
+def report(mode: Mode, **facts: Unpack[Facts]) -> None:
+    """Report a write that went to a copy.
 
     Raises:
         InputMutationWarning: In mode ``"warn"``, where the user's filters make it an error.
     """
-    site = (location.filename, location.lineno, op, argument, module)
+    location = facts["location"]
+    site = (
+        location.filename,
+        location.lineno,
+        facts["op"],
+        facts["argument"],
+        facts["module"],
+    )
     first = _sites.get(site)
     logs = active_logs()
     if first is not None and mode != "warn" and not _enabled(logging.DEBUG):
         # Nobody wants the record itself, at most a higher count: 0.6 us, and 1.5 with a log.
         if not logs:
             return
-        logs = [log for log in logs if not log.bump(site, bytes_copied, kind)]
+        copied, kind = facts.get("bytes_copied", 0), facts.get("kind", "tensor")
+        logs = [log for log in logs if not log.bump(site, copied, kind)]
         if not logs:
             return
-    m = mutation(
-        op=op,
-        argument=argument,
-        module=module,
-        shape=shape,
-        dtype=dtype,
-        device=device,
-        location=location,
-        bytes_copied=bytes_copied,
-        kind=kind,
-        line=None if first is None else first.line,
-    )
+    m = mutation(None if first is None else first.line, **facts)
     for log in logs:
         log.add(m)
-    _log(logging.WARNING if first is None and _is_new(site, m) else logging.DEBUG, m, location)
+    _log(logging.WARNING if first is None and _is_new(site, m) else logging.DEBUG, m)
     if mode == "warn":  # last, as it may raise
         _warn(m, first or m, location)
 
 
-def refuse(
-    *,
-    op: str,
-    argument: str,
-    module: str,
-    shape: Sequence[int],
-    dtype: str,
-    device: str,
-    location: Location,
-    bytes_copied: int = 0,
-    kind: Kind = "tensor",
-) -> NoReturn:
-    """Refuse a write: one that has not happened yet, but for kind ``"unseen"``. The arguments are those of `mutation`.
+def refuse(**facts: Unpack[Facts]) -> NoReturn:
+    """Refuse a write: nothing has changed yet, but for kind ``"unseen"``.
 
     Raises:
         InputMutationError: Always.
     """
-    m = mutation(
-        op=op,
-        argument=argument,
-        module=module,
-        shape=shape,
-        dtype=dtype,
-        device=device,
-        location=location,
-        bytes_copied=bytes_copied,
-        kind=kind,
-    )
+    m = mutation(**facts)
     raise InputMutationError(_refusal(m), m)
 
 
-def export(
-    *,
-    op: str,
-    argument: str,
-    module: str,
-    shape: Sequence[int],
-    dtype: str,
-    device: str,
-    location: Location,
-    bytes_copied: int,
-) -> None:
+def export(**facts: Unpack[Facts]) -> None:
     """Note that an input was copied because its raw memory was handed out.
 
-    It goes to ``log.copies`` and to logging at level DEBUG. The arguments are those of `mutation`.
+    It goes to ``log.copies`` and to logging at level DEBUG.
     """
     logs = active_logs()
     if not logs and not _enabled(logging.DEBUG):
         return
-    m = mutation(
-        op=op,
-        argument=argument,
-        module=module,
-        shape=shape,
-        dtype=dtype,
-        device=device,
-        location=location,
-        bytes_copied=bytes_copied,
-        kind="export",
-    )
+    facts["kind"] = "export"
+    m = mutation(**facts)
     for log in logs:
         log.add(m)
-    _log(logging.DEBUG, m, location)
+    _log(logging.DEBUG, m)
 
 
 def forget_sites() -> None:
@@ -226,7 +168,7 @@ def _is_new(site: Site, m: Mutation) -> bool:
         return new
 
 
-def _log(level: int, m: Mutation, location: Location) -> None:
+def _log(level: int, m: Mutation) -> None:
     if not _enabled(level):
         return
     # Built by hand, so that %(pathname)s and %(lineno)d are the user's line and not ours.
@@ -238,7 +180,7 @@ def _log(level: int, m: Mutation, location: Location) -> None:
         _story(m),
         (),
         None,
-        location.function,
+        m.function,
         {"safemodule_mutation": m},
     )
     _logger.handle(record)
@@ -324,15 +266,16 @@ def moved(op: str, argument: str, module: str, location: Location) -> None:
     )
 
 
-def unseen(mode: Mode, **facts: Any) -> None:
+def unseen(mode: Mode, **facts: Unpack[Facts]) -> None:
     """Report an input that was written past the interception, found when the call returned.
 
-    The caller's tensor has changed already. The arguments are those of `mutation`, without a kind.
+    The caller's tensor has changed already.
 
     Raises:
         InputMutationError: In mode ``"strict"``.
         InputMutationWarning: In mode ``"warn"``, where the user's filters make it an error.
     """
+    facts["kind"] = "unseen"
     if mode == "strict":
-        refuse(**facts, kind="unseen")
-    report(mode, **facts, kind="unseen")
+        refuse(**facts)
+    report(mode, **facts)
