@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from safemodule import _table
+from safemodule._table import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-__all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "record"]
+__all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "describe", "record"]
 
 Kind = Literal["tensor", "container", "export", "unseen"]
 # What makes two writes the same row: filename, lineno, op, argument, module.
@@ -88,7 +89,7 @@ class Mutation:
     @property
     def tensor(self) -> str:
         """The tensor in words, such as ``bool[1024, 21] cuda:0``; ``""`` for a container."""
-        return _table.describe(self.shape, self.dtype, self.device)
+        return describe(self.shape, self.dtype, self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict that JSON can hold: the shape is a list."""
