@@ -145,7 +145,6 @@ def test_advice_computes_the_same(op, statement):
         ("states[1][0]", "x = states[1][0] + ...", 'states: Mutable[...], or mutable=("states",)'),
         ("out.logits", "logits = out.logits + ...", 'out: Mutable[...], or mutable=("out",)'),
         ("d['a b']", "x = d['a b'] + ...", 'd: Mutable[...], or mutable=("d",)'),
-        ("", "x = x + ...", 'x: Mutable[Tensor], or mutable=("x",)'),
     ],
 )
 def test_path_of_an_argument(argument, best, declare):
@@ -153,6 +152,12 @@ def test_path_of_an_argument(argument, best, declare):
     advice = fixes("add_", argument)
     assert advice[0] == best
     assert advice[-2] == f"if the caller is meant to see it, {declare}"
+
+
+@pytest.mark.parametrize("argument", ["<frozen at line 7>", ""])
+def test_tensor_without_a_name(argument):
+    """There is no parameter to declare; the mode still helps."""
+    assert fixes("add_", argument) == ("x = x + ...", "x = x.clone() before the write", LAST[1])
 
 
 def test_tensor_that_is_no_argument():

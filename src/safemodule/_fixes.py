@@ -92,7 +92,9 @@ def fixes(
         >>> fixes("add_", "x", declarable=False)
         ('x = x + ...', 'x = x.clone() before the write')
     """
-    x = argument or "x"
+    # A tensor without a name has a description, such as "<frozen at line 7>".
+    named = re.match(r"[^\W\d]", argument) is not None
+    x = argument if named else "x"
     if kind == "unseen":
         found = [f"{x}.clone() for the code that writes it"]
     elif kind == "container":
@@ -100,7 +102,8 @@ def fixes(
     else:
         found = _of_tensor(op, x)
     if declarable:
-        found += _of_declaring(x, kind)
+        declaring = _of_declaring(x, kind)
+        found += declaring if named else declaring[1:]  # only a parameter can be declared
     return tuple(found)
 
 
