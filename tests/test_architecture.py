@@ -14,7 +14,6 @@ import safemodule
 PACKAGE = Path(safemodule.__file__).parent
 FILES = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.parent.glob("pytest_safemodule.py")])
 NAMES = [str(path.relative_to(PACKAGE.parent)) for path in FILES]
-COMPAT = PACKAGE / "_compat.py"
 
 
 def module_name(path):
@@ -69,8 +68,8 @@ def test_imports_run_one_way():
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_private_names_of_torch_stand_in_compat(path):
-    """No other file reaches into `torch._something`."""
-    if path == COMPAT:
+    """No file but `_compat.py`, and that of `explain`, reaches into `torch._something`."""
+    if path.name.endswith("_compat.py"):
         return
     private = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
