@@ -37,6 +37,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 # One `:ivar:` line for each attribute; separate entries would need an annotation of their own.
 napoleon_use_ivar = True
+napoleon_custom_sections = [("Class keywords", "params_style")]
 # Docstrings write `name` for anything in code.
 default_role = "code"
 
@@ -54,6 +55,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(torch|collections|typing|typing_extensions|contextlib|types|logging)\..*"),
     # builtins and names that annotations use unqualified
     (r"py:(class|exc|data|obj|meth)", r"[A-Z]?[a-z]+(Error|Warning)?"),
+    (r"py:(class|obj)", r"safemodule\._\w+\._\w+"),  # type variables
     (r"py:(class|obj)", r"(Tensor|Any|Callable|Iterator|Mapping|Sequence|Generator|Path|_\w+)"),
 ]
 

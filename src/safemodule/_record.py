@@ -83,7 +83,7 @@ class Mutation:
 
     @property
     def site(self) -> Site:
-        """What makes two writes the same: filename, line, op, argument, module."""
+        """What equal writes share, as (filename, lineno, op, argument, module)."""
         return (self.filename, self.lineno, self.op, self.argument, self.module)
 
     @property
@@ -178,7 +178,7 @@ class MutationLog(Sequence[Mutation]):
 
     @property
     def copies(self) -> tuple[Mutation, ...]:
-        """Copies made because raw memory was handed out: ``x.numpy()``, ``x.data_ptr()``.
+        """Copies made because raw memory was handed out, as by ``x.numpy()`` or ``x.data_ptr()``.
 
         They are no mutations, as nobody may ever write that memory, and strict mode allows them.
         """
