@@ -27,6 +27,7 @@ _STDLIB: Final = 2
 _OURS: Final = 3
 
 _OURS_DIR: Final = os.path.dirname(__file__) + os.sep
+_DEMO: Final = _OURS_DIR + "_demo.py"  # a user's program that happens to ship with the package
 _TORCH_DIR: Final = os.path.dirname(torch.__file__) + os.sep
 _STDLIB_DIR: Final = os.path.dirname(functools.__file__) + os.sep
 # Third-party packages may live below the standard library's folder.
@@ -106,7 +107,7 @@ def _outermost(innermost: FrameType) -> Location:
 
 def _classify(filename: str, module_globals: dict[str, Any]) -> int:
     """Say whose file this is, and remember it."""
-    if filename.startswith(_OURS_DIR):
+    if filename.startswith(_OURS_DIR) and filename != _DEMO:
         kind = _OURS
     elif filename.startswith(_TORCH_DIR):
         kind = _TORCH

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from safemodule._decorator import check_names, guard_function
-from safemodule._modes import Mode, check_mode
+from safemodule._modes import check_mode
 
 _PLAN = "__safemodule_plan__"
 
@@ -62,9 +62,10 @@ class SafeModule(torch.nn.Module):
                 f"class {cls.__qualname__}: unknown keyword {unknown}; SafeModule takes "
                 f"{', '.join(map(repr, _KEYWORDS))}"
             ) from None
-        options = {**_inherited(cls), **_checked(own)}
+        own = _checked(own)
+        options = {**_inherited(cls), **own}
         cls._safemodule_options = options
-        guard_forward(cls, options, declares=bool(own))
+        guard_forward(cls, {**options, "own": own.get("mutable", ())}, declares=bool(own))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # As nn.Module does it, after a look whether `forward` was assigned since the class was
@@ -112,7 +113,7 @@ def guard_forward(cls: Any, options: dict[str, Any], *, declares: bool) -> None:
     original = forward.__wrapped__ if plan is not None and plan.chained else forward
     if "forward" in cls.__dict__ and isinstance(cls.__dict__["forward"], (staticmethod, classmethod)):
         raise TypeError(f"class {cls.__qualname__}: forward must be a method")
-    cls.forward = guard_function(original, chained=True, **_options(original, options, cls))
+    cls.forward = guard_function(original, chained=True, **_options(original, options))
 
 
 def _guard_instance(module: Any) -> None:
@@ -127,21 +128,16 @@ def _guard_instance(module: Any) -> None:
             continue
         seen = getattr(seen, "__wrapped__", None) or getattr(seen, "func", None)
     options = type(module)._safemodule_options
-    module.__dict__["forward"] = guard_function(forward, **_options(forward, options, type(module)))
+    module.__dict__["forward"] = guard_function(forward, **_options(forward, options))
 
 
-def _options(forward: Any, options: dict[str, Any], cls: type) -> dict[str, Any]:
-    import inspect
-
+def _options(forward: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a `forward` is guarded with: inherited names that it lacks do not concern it."""
+    own = options.get("own", ())
     names = inspect.signature(forward).parameters
-    mutable = options.get("mutable", ())
-    if any(name in names for name in mutable) is False and mutable and "mutable" in options:
-        pass
+    inherited = [name for name in options.get("mutable", ()) if name in names and name not in own]
     return {
         "mode": options.get("mode"),
-        "mutable": mutable,
+        "mutable": (*own, *inherited),
         "snapshot": options.get("snapshot", False),
     }
-
-
-assert Iterable is not None and Mode is not None

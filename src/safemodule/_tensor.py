@@ -22,9 +22,10 @@ from safemodule._redirect import redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
 from safemodule._writes import EFFECTS, Effect, Kind, effect_of
 
+_is_compiling: Any = torch.compiler.is_compiling
 _get: dict[str, Any] = {
     name: getattr(Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "_grad", "_base")
+    for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "retains_grad")
 }
 _get_dict: Any = Tensor.__dict__["__dict__"].__get__
 _set_grad: Any = Tensor.grad.__set__  # type: ignore[attr-defined]
@@ -65,6 +66,9 @@ class FrozenTensor(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if _is_compiling():  # a handle that crosses into a compiled region is a plain tensor there
+            with interception_off():
+                return func(*args, **(kwargs or {}))
         # A pure function and no other subclass about: two lookups and one C call.
         pure = _PURE.get(func)
         if pure is None:
@@ -107,10 +111,8 @@ class FrozenTensor(Tensor):
     @property
     def grad(self) -> Tensor | None:
         """The gradient of the caller's tensor, unless the handle has one of its own."""
-        own = run_plain(_get["_grad"], (), (self,))
-        if own is None and (leaf := self._leaf_source()) is not None:
-            return leaf.grad
-        return run_plain(_get["grad"], (), (self,)) if own is None else own
+        leaf = None if run_plain(_get["retains_grad"], (), (self,)) else self._leaf_source()
+        return run_plain(_get["grad"], (), (self,)) if leaf is None else leaf.grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
