@@ -227,7 +227,10 @@ def _python_function(func: FunctionType, name: str) -> Effect:
         writer = pick.picked([Target(parameters[0], 0)]) if parameters else pick.first
         return Effect(name, Kind.WRITE, writer, may_alias, _saves(name))
     if "inplace" in parameters:
-        writer = pick.in_place_flag(parameters, only_training=name in tables.DROPOUTS)
+        if name in tables.DROPOUTS:
+            writer = pick.dropout_flag(parameters, tables.UNBATCHED.get(name))
+        else:
+            writer = pick.in_place_flag(parameters)
         return Effect(f"{shown}(inplace=True)", Kind.WRITE, writer, may_alias, _saves(f"{shown}_"))
     if {"max_norm", "weight", "input"}.issubset(parameters):
         return Effect(f"{shown}(max_norm=)", Kind.WRITE, pick.embedding(parameters), may_alias)

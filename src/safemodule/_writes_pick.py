@@ -140,17 +140,33 @@ def union(*writers: Written) -> Written:
     return written
 
 
-def in_place_flag(parameters: Sequence[str], *, only_training: bool) -> Written:
-    """Write the first parameter if ``inplace``; dropouts only if they drop something."""
+def in_place_flag(parameters: Sequence[str]) -> Written:
+    """Write the first parameter if ``inplace``."""
+    return gated(
+        picked([Target(parameters[0], 0)]),
+        Gate("inplace", parameters.index("inplace"), default=False),
+    )
+
+
+def dropout_flag(parameters: Sequence[str], unbatched: int | None) -> Written:
+    """Write the first parameter if ``inplace`` and something is dropped.
+
+    An input without a batch dimension, of ``unbatched`` dimensions, is unsqueezed and squeezed in
+    place in any case, which moves its version counter.
+    """
     at = {parameter: index for index, parameter in enumerate(parameters)}
-    target = picked([Target(parameters[0], 0)])
-    inplace = Gate("inplace", at["inplace"], default=False)
-    if not only_training:
-        return gated(target, inplace)
-    # torch.nn.functional spells it "training", torch "train".
-    flag = next((name for name in ("training", "train") if name in at), "training")
-    drops = Gate("p", at.get("p"), default=0.5)
-    return gated(target, inplace, Gate(flag, at.get(flag), default=True), drops)
+    in_place = in_place_flag(parameters)
+    training = Gate("training", at.get("training"), default=True)
+    p = Gate("p", at.get("p"), default=0.5)
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        found = in_place(args, kwargs)
+        if not found or (training.is_open(args, kwargs) and p.is_open(args, kwargs)):
+            return found
+        with _interception_off():
+            return found if found[0].dim() == unbatched else ()
+
+    return written
 
 
 def dropout_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
