@@ -9,15 +9,20 @@ autograd saved that mask for backward. Three acts: plain modules fail; the same 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from safemodule import MutationLog, SafeModule, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CUSTOMERS = 21
 BATCH = 1024
@@ -139,6 +144,20 @@ def act_three(log: MutationLog) -> None:
     print("\n".join("   " + line for line in str(log).splitlines()) + "\n")
 
 
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hide what torch's profiler prints about itself, past Python."""
+    sys.stderr.flush()
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
+
+
 def table() -> None:
     """Measure time and memory of one training step against cloning by hand."""
     cities = torch.rand(BATCH // ROLLOUTS, CUSTOMERS, 2)
@@ -154,7 +173,8 @@ def table() -> None:
             loss.backward()
 
     def allocated(decoder: nn.Module) -> int:
-        with torch.autograd.profiler.profile(profile_memory=True, use_kineto=False) as profile:
+        profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=False)
+        with quiet_stderr(), profiler as profile:
             run(decoder, backward=False)
         return sum(max(0, event.self_cpu_memory_usage) for event in profile.function_events)
 
