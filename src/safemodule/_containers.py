@@ -159,7 +159,7 @@ def guarded_class(base: type) -> type:
         methods = {}
     if dataclasses.is_dataclass(base) or "__setattr__" in base.__dict__:
         methods |= _ATTRIBUTES
-    slots = () if hasattr(base, "__dict__") or base.__dictoffset__ else (_GUARD, _CHANGED)
+    slots = () if base.__dictoffset__ else (_GUARD, _CHANGED)
     made = type(base)(
         base.__name__,
         (_NoSubclassHook, base),
