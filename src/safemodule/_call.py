@@ -24,7 +24,7 @@ from safemodule._tensor import FrozenTensor, make_handle
 
 _is_compiling: Any = torch.compiler.is_compiling
 _strided: Any = torch.strided
-_ATOMS: frozenset[type] = frozenset(
+ATOMS: frozenset[type] = frozenset(
     {int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
 )
 _ORDINARY: frozenset[type] = frozenset({Tensor, Parameter, Buffer, FrozenTensor})
@@ -72,7 +72,7 @@ class Call:
     def protect(self, x: Any, argument: str) -> Any:
         """Return what stands in for one argument, or part of one."""
         cls = type(x)
-        if cls in _ATOMS:
+        if cls in ATOMS:
             return x
         if cls in _ORDINARY or isinstance(x, Tensor):
             return self._tensor(x, argument)

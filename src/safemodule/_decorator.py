@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
-from safemodule._call import Call, must_clone
-from safemodule._compat import CAN_SWAP, warn_degraded
+from safemodule._guarded import guard, guard_coroutine
 from safemodule._location import Location
-from safemodule._modes import Mode, check_mode, effective
+from safemodule._modes import Mode, check_mode
 from safemodule._mutable import declared_mutable
-from safemodule._release import Release
 from safemodule._state import Plan
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_is_compiling: Any = torch.compiler.is_compiling
 
 
 @overload
@@ -112,77 +107,7 @@ def guard_function(
     """Return the guarded form of a function. `chained`: it is the forward of a `SafeModule`."""
     _check_function(func)
     plan = make_plan(func, mode=mode, mutable=mutable, snapshot=snapshot, chained=chained)
-    if inspect.iscoroutinefunction(func):
-        return _guard_coroutine(func, plan)
-
-    @functools.wraps(func)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
-            return func(*_cloned(plan, args), **_cloned_named(plan, kwargs))
-        if effective(plan.mode) == "off":
-            return func(*args, **kwargs)
-        if chained and args and _is_parent_forward(args[0], guarded):
-            return func(*args, **kwargs)
-        call, args, kwargs = enter(plan, args, kwargs)
-        out = func(*args, **kwargs)
-        del args, kwargs
-        return leave(call, out)
-
-    guarded.__safemodule_plan__ = plan  # type: ignore[attr-defined]
-    return guarded
-
-
-def _guard_coroutine(func: Any, plan: Plan) -> Any:
-    @functools.wraps(func)
-    async def guarded(*args: Any, **kwargs: Any) -> Any:
-        if effective(plan.mode) == "off":
-            return await func(*args, **kwargs)
-        call, args, kwargs = enter(plan, args, kwargs)
-        out = await func(*args, **kwargs)
-        del args, kwargs
-        return leave(call, out)
-
-    guarded.__safemodule_plan__ = plan  # type: ignore[attr-defined]
-    return guarded
-
-
-def enter(
-    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Call, tuple[Any, ...], dict[str, Any]]:
-    """Begin a guarded call: return it, and what stands in for the arguments."""
-    if not CAN_SWAP:
-        warn_degraded()
-    owner = type(args[0]) if args and isinstance(args[0], torch.nn.Module) else None
-    call = Call(plan, owner, cloning=must_clone())
-    mutable = plan.mutable
-    made: list[Any] = []
-    names, count = plan.positional, len(plan.positional)
-    for i, arg in enumerate(args):
-        if i < count:
-            name = names[i]
-            made.append(arg if name in mutable else call.protect(arg, name))
-        elif plan.variadic in mutable:
-            made.append(arg)
-        else:
-            made.append(call.protect(arg, f"{plan.variadic}[{i - count}]"))
-    if kwargs:
-        open_ended = plan.keywords in mutable  # `**kwargs: Mutable[...]`
-        kwargs = {
-            name: arg
-            if name in mutable or (open_ended and name not in plan.parameters)
-            else call.protect(arg, name)
-            for name, arg in kwargs.items()
-        }
-    return call, tuple(made), kwargs
-
-
-def leave(call: Call, out: Any) -> Any:
-    """End a guarded call: return its result, plain."""
-    if type(out) is not torch.Tensor or call.clones:
-        out = Release(call).value(out)
-    call.stand_ins.clear()
-    call.close()
-    return out
+    return guard_coroutine(func, plan) if inspect.iscoroutinefunction(func) else guard(func, plan)
 
 
 def make_plan(
@@ -233,49 +158,3 @@ def _check_function(func: Any) -> None:
             f"freeze_inputs cannot guard the generator {func.__qualname__}: what it yields must be "
             "plain, while it goes on writing. Guard the functions it calls, or freeze(x) inside"
         )
-
-
-# -- a parent's forward ----------------------------------------------------------------------------
-
-
-def _is_parent_forward(module: Any, guarded: Any) -> bool:
-    """Tell whether this is `super().forward(...)` from within the module's own guarded forward."""
-    if getattr(type(module), "forward", None) is guarded:
-        return False
-    code = guarded.__code__  # one code object for every guarded function
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code is code:
-            inside = frame.f_locals.get("args")
-            if inside and inside[0] is module:
-                return True
-        frame = frame.f_back
-    return False
-
-
-# -- under a compiler ------------------------------------------------------------------------------
-
-
-def _cloned(plan: Plan, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        [
-            arg if i < len(plan.positional) and plan.positional[i] in plan.mutable else _clone(arg)
-            for i, arg in enumerate(args)
-        ]
-    )
-
-
-def _cloned_named(plan: Plan, kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: arg if name in plan.mutable else _clone(arg) for name, arg in kwargs.items()}
-
-
-def _clone(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return x.clone()
-    if type(x) is dict:
-        return {key: _clone(value) for key, value in x.items()}
-    if type(x) is list:
-        return [_clone(value) for value in x]
-    if type(x) is tuple:
-        return tuple([_clone(value) for value in x])
-    return x

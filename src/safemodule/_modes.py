@@ -51,10 +51,10 @@ def _from_environment() -> Mode:
 
 _environment: Mode = _from_environment()
 # What holds where nobody said anything nearer: set_mode(), else the environment.
-_process: Mode = _environment
+process: Mode = _environment
 # The `with mode(...)` blocks around the running code, outermost first.
 _blocks: ContextVar[tuple[Mode, ...]] = ContextVar("safemodule_mode", default=())
-_get_blocks = _blocks.get
+get_blocks = _blocks.get
 
 
 def effective(declared: Mode | None) -> Mode:
@@ -62,10 +62,10 @@ def effective(declared: Mode | None) -> Mode:
 
     This runs at every guarded call.
     """
-    blocks = _get_blocks()
+    blocks = get_blocks()
     if blocks:
         return blocks[-1]
-    return _process if declared is None else declared
+    return process if declared is None else declared
 
 
 def get_mode() -> Mode:
@@ -103,8 +103,8 @@ def set_mode(value: Mode | None) -> None:
         >>> get_mode() == before
         True
     """
-    global _process  # noqa: PLW0603 -- one setting of the process is what this is
-    _process = _environment if value is None else check_mode(value)
+    global process  # noqa: PLW0603 -- one setting of the process is what this is
+    process = _environment if value is None else check_mode(value)
 
 
 class mode:  # noqa: N801 -- used as a function
@@ -147,12 +147,12 @@ class mode:  # noqa: N801 -- used as a function
         return f"mode({self._value!r})"
 
     def __enter__(self) -> None:
-        _blocks.set((*_get_blocks(), self._value))
+        _blocks.set((*get_blocks(), self._value))
 
     def __exit__(self, *exc_info: object) -> None:
         # Take the own value out instead of restoring the state of the entry: blocks held open by
         # generators need not end in order, and may end in another context than they began in.
-        blocks = _get_blocks()
+        blocks = get_blocks()
         for i in reversed(range(len(blocks))):
             if blocks[i] == self._value:
                 _blocks.set(blocks[:i] + blocks[i + 1 :])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -70,9 +69,9 @@ class SafeModule(torch.nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # As nn.Module does it, after a look whether `forward` was assigned since the class was
         # made: 0.06 us.
-        forward = type(self).forward
-        if forward.__class__ is not FunctionType or _PLAN not in forward.__dict__:
-            guard_forward(type(self), type(self)._safemodule_options, declares=False)
+        cls = type(self)
+        if cls.forward is not cls._safemodule_forward:
+            guard_forward(cls, cls._safemodule_options, declares=False)
         if "forward" in self.__dict__:
             _guard_instance(self)
         if self._compiled_call_impl is not None:
@@ -82,6 +81,7 @@ class SafeModule(torch.nn.Module):
 
 _KEYWORDS = ("mode", "mutable", "snapshot")
 SafeModule._safemodule_options = {}  # type: ignore[attr-defined]
+SafeModule._safemodule_forward = SafeModule.forward  # type: ignore[attr-defined]
 
 
 def _checked(own: dict[str, Any]) -> dict[str, Any]:
@@ -107,13 +107,16 @@ def guard_forward(cls: Any, options: dict[str, Any], *, declares: bool) -> None:
     forward = cls.forward
     plan = getattr(forward, _PLAN, None)
     if plan is not None and plan.chained and not declares:
+        cls._safemodule_forward = forward
         return
     if getattr(forward, "__name__", "") == "_forward_unimplemented":
+        cls._safemodule_forward = forward
         return
     original = forward.__wrapped__ if plan is not None and plan.chained else forward
     if "forward" in cls.__dict__ and isinstance(cls.__dict__["forward"], (staticmethod, classmethod)):
         raise TypeError(f"class {cls.__qualname__}: forward must be a method")
     cls.forward = guard_function(original, chained=True, **_options(original, options))
+    cls._safemodule_forward = cls.forward
 
 
 def _guard_instance(module: Any) -> None:

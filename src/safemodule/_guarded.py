@@ -1,0 +1,266 @@
+"""The wrapper around a guarded function: from the caller's tensors to handles and back.
+
+It is the hot path: what a call pays when nothing is written. Two ways lead through it, with equal
+results: plain tensors and numbers given by position (`_flat`), the inputs of most modules, and
+everything else: containers, keywords, snapshots, tracing (`enter` and `leave`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from safemodule import _modes
+from safemodule._call import ATOMS, Call, must_clone
+from safemodule._compat import (
+    CAN_SWAP,
+    dispatch_modes,
+    forward_ad_active,
+    tracing_state,
+    transforms_active,
+    warn_degraded,
+)
+from safemodule._compile import compiled_inputs
+from safemodule._modes import effective
+from safemodule._release import Release
+from safemodule._state import Plan
+from safemodule._tensor import FrozenTensor, make_handle
+
+PLAN = "__safemodule_plan__"
+
+
+def guard(func: Any, plan: Plan) -> Any:
+    """Return `func` guarded by `plan`."""
+    wrapper = _wrapper(func, plan)
+    guarded = types.FunctionType(
+        wrapper.__code__,
+        _names_of(func, wrapper),
+        wrapper.__name__,
+        wrapper.__defaults__,
+        wrapper.__closure__,
+    )
+    functools.update_wrapper(guarded, func)
+    setattr(guarded, PLAN, plan)
+    wrapper.__closure__[_ITSELF].cell_contents[0] = guarded
+    return guarded
+
+
+def _names_of(func: Any, wrapper: Any) -> dict[str, Any]:
+    """Return the globals of the original: TorchScript compiles its source with the wrapper's.
+
+    The wrapper itself uses closure variables only.
+    """
+    names: dict[str, Any] = getattr(func, "__globals__", wrapper.__globals__)
+    if not getattr(func, "__closure__", None):
+        return names
+    names = dict(names)
+    for name, cell in zip(func.__code__.co_freevars, func.__closure__, strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    return names
+
+
+def _wrapper(func: Any, plan: Plan) -> Any:
+    declared, chained = plan.mode, plan.chained
+    first = plan.positional[1] if len(plan.positional) > 1 else ""
+    # What earlier calls saw: once given a container, a function takes the general way.
+    flat_way = [CAN_SWAP and not plan.snapshot and not plan.mutable]
+    itself: list[Any] = []
+    # Whatever else the wrapper uses are closure variables: see `_names_of`; faster too.
+    modes, get_blocks, is_compiling = _modes, _modes.get_blocks, torch.compiler.is_compiling
+    transforms, dispatching, tracing = transforms_active, dispatch_modes, tracing_state
+    tangents, refcount, strided, plain = forward_ad_active, sys.getrefcount, torch.strided, Tensor
+    frozen, compiled, is_parent = FrozenTensor, compiled_inputs, _is_parent_forward
+    begin, end, flat, flat_end = enter, leave, _flat, _flat_leave
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            args, kwargs = compiled(plan, args, kwargs)
+            return func(*args, **kwargs)
+        blocks = get_blocks()
+        if (blocks[-1] if blocks else declared or modes.process) == "off":
+            return func(*args, **kwargs)
+        if chained:
+            if args and type(args[0]).forward is not itself[0] and is_parent(args[0]):
+                return func(*args, **kwargs)
+            # A module and one tensor without a gradient: written out, it costs half of `flat`.
+            if (
+                len(args) == 2
+                and not kwargs
+                and flat_way[0]
+                and type(x := args[1]) is plain
+                and x.layout is strided
+                and not (x.requires_grad or x.is_inference())
+                and not (tangents() or transforms() or dispatching() or tracing())
+            ):
+                version = x._version
+                handle = x.detach()
+                handle.__class__ = frozen
+                handle._safemodule = (x, plan, type(args[0]), first)
+                out = func(args[0], handle)
+                if type(out) is not plain or x._version != version or refcount(handle) > 2:
+                    entries = [(x, handle, version)]
+                    handle = None
+                    out = flat_end(plan, type(args[0]), entries, out)
+                return out
+        if flat_way[0] and not kwargs:
+            made, entries = flat(plan, args)
+            if made is not None:
+                out = func(*made)
+                made = None
+                return flat_end(plan, None, entries, out)
+            flat_way[0] = entries is None
+        call, args, kwargs = begin(plan, args, kwargs)
+        out = func(*args, **kwargs)
+        args = kwargs = None  # type: ignore[assignment] # so that only what kept a handle owns it
+        return end(call, out)
+
+    itself.append(guarded)
+    return guarded
+
+
+_CODE: Any = next(c for c in _wrapper.__code__.co_consts if isinstance(c, types.CodeType))
+_ITSELF: int = _CODE.co_freevars.index("itself")
+
+
+def _is_parent_forward(module: Any) -> bool:
+    """Tell whether this is `super().forward(...)` from within the module's own guarded forward."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is _CODE:
+            outer = frame.f_locals.get("args")
+            if outer and outer[0] is module:
+                return True
+        frame = frame.f_back
+    return False
+
+
+# -- plain tensors by position ---------------------------------------------------------------------
+
+_Entries = list[tuple[Any, Any, int]]
+
+
+def _flat(plan: Plan, args: tuple[Any, ...]) -> tuple[list[Any] | None, _Entries | None]:
+    """Return what stands in for flat arguments, and (tensor, handle, version) of each tensor.
+
+    (None, None) where the way is not open now; (None, []) where an argument is something else.
+    """
+    if transforms_active() or dispatch_modes() or tracing_state():
+        return None, None
+    names, owner = plan.positional, None
+    if len(args) > len(names):
+        return None, []
+    made: list[Any] = []
+    entries: _Entries = []
+    for i, x in enumerate(args):
+        cls = type(x)
+        if cls is Tensor:
+            if x.layout is not torch.strided or x.is_inference():
+                return None, None
+            for known, handle, _ in entries:
+                if known is x:  # the same tensor twice is one handle: `query is key`
+                    made.append(handle)
+                    break
+            else:
+                handle = make_handle(x, plan, owner, names[i])
+                entries.append((x, handle, x._version))
+                made.append(handle)
+        elif cls in ATOMS:
+            made.append(x)
+        elif i == 0 and isinstance(x, Module):
+            owner = cls
+            made.append(x)
+        else:
+            return None, []
+    return made, entries
+
+
+def _flat_leave(plan: Plan, owner: type | None, entries: _Entries, out: Any) -> Any:
+    """End a call of `_flat`: as `leave` does, but for the usual results without a `Call`."""
+    cls = type(out)
+    returned = None
+    if cls is FrozenTensor:
+        for x, handle, _ in entries:
+            if out is handle and type(handle._safemodule) is tuple:  # nothing ever happened to it
+                returned, out = handle, x
+                break
+    if not (returned is not None or cls is Tensor or cls in ATOMS):
+        call = Call(plan, owner, cloning=False)
+        call.entries = {id(x): (x, handle, version) for x, handle, version in entries}
+        entries.clear()
+        return leave(call, out)
+    for x, handle, version in entries:
+        # Owners of a handle that nobody kept: its entry, the loop and the question; where it was
+        # the result, our caller and `returned`.
+        kept = sys.getrefcount(handle) > (5 if handle is returned else 3)
+        if kept or x._version != version:
+            call = Call(plan, owner, cloning=False)
+            call.entries = {id(x): (x, handle, version)}
+            call.close()
+    return out
+
+
+# -- everything else -------------------------------------------------------------------------------
+
+
+def enter(
+    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Call, tuple[Any, ...], dict[str, Any]]:
+    """Begin a guarded call: return it, and what stands in for the arguments."""
+    if not CAN_SWAP:
+        warn_degraded()
+    owner = type(args[0]) if args and isinstance(args[0], Module) else None
+    call = Call(plan, owner, cloning=must_clone())
+    mutable = plan.mutable
+    made: list[Any] = []
+    names, count = plan.positional, len(plan.positional)
+    for i, arg in enumerate(args):
+        if i < count:
+            name = names[i]
+            made.append(arg if name in mutable else call.protect(arg, name))
+        elif plan.variadic in mutable:
+            made.append(arg)
+        else:
+            made.append(call.protect(arg, f"{plan.variadic}[{i - count}]"))
+    if kwargs:
+        open_ended = plan.keywords in mutable  # `**kwargs: Mutable[...]`
+        kwargs = {
+            name: arg
+            if name in mutable or (open_ended and name not in plan.parameters)
+            else call.protect(arg, name)
+            for name, arg in kwargs.items()
+        }
+    return call, tuple(made), kwargs
+
+
+def leave(call: Call, out: Any) -> Any:
+    """End a guarded call: return its result, plain."""
+    if type(out) is not Tensor or call.clones:
+        out = Release(call).value(out)
+    call.stand_ins.clear()
+    call.close()
+    return out
+
+
+def guard_coroutine(func: Any, plan: Plan) -> Any:
+    """Return a coroutine function guarded by `plan`."""
+
+    @functools.wraps(func)
+    async def guarded(*args: Any, **kwargs: Any) -> Any:
+        if effective(plan.mode) == "off":
+            return await func(*args, **kwargs)
+        call, args, kwargs = enter(plan, args, kwargs)
+        out = await func(*args, **kwargs)
+        args = kwargs = None  # type: ignore[assignment]
+        return leave(call, out)
+
+    setattr(guarded, PLAN, plan)
+    return guarded
