@@ -58,8 +58,8 @@ EXPORT: frozenset[str] = frozenset(
     }
 )
 
-# Builds a tensor of another layout on the memory of its arguments. A comparison of storages does not
-# tell (the result has none of its own), yet a write to the one changes the other.
+# Builds a tensor of another layout on the memory of its arguments: no view in autograd's sense, but
+# a write to the one changes the other.
 EXPORT_OF_ARGUMENTS: frozenset[str] = frozenset(
     {
         "_nested_view_from_buffer",
