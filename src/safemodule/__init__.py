@@ -8,6 +8,7 @@ from __future__ import annotations
 from safemodule._decorator import freeze_inputs
 from safemodule._errors import InplaceError, InputMutationError, InputMutationWarning
 from safemodule._freeze import freeze
+from safemodule._guard import guard
 from safemodule._modes import get_mode, mode, set_mode
 from safemodule._module import SafeModule
 from safemodule._mutable import Mutable
@@ -26,6 +27,7 @@ __all__ = [
     "freeze",
     "freeze_inputs",
     "get_mode",
+    "guard",
     "mode",
     "record",
     "set_mode",

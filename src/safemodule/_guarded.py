@@ -40,7 +40,7 @@ def guard(func: Any, plan: Plan) -> Any:
     wrapper = _wrapper(func, plan)
     guarded = types.FunctionType(
         wrapper.__code__,
-        _names_of(func, wrapper),
+        names_of(func, wrapper),
         wrapper.__name__,
         wrapper.__defaults__,
         wrapper.__closure__,
@@ -51,7 +51,7 @@ def guard(func: Any, plan: Plan) -> Any:
     return guarded
 
 
-def _names_of(func: Any, wrapper: Any) -> dict[str, Any]:
+def names_of(func: Any, wrapper: Any) -> dict[str, Any]:
     """Return the globals of the original: TorchScript compiles its source with the wrapper's.
 
     The wrapper itself uses closure variables only.
@@ -74,7 +74,7 @@ def _wrapper(func: Any, plan: Plan) -> Any:
     # What earlier calls saw: once given a container, a function takes the general way.
     flat_way = [CAN_SWAP and not plan.snapshot and not plan.mutable]
     itself: list[Any] = []
-    # Whatever else the wrapper uses are closure variables: see `_names_of`; faster too.
+    # Whatever else the wrapper uses are closure variables: see `names_of`; faster too.
     modes, get_blocks, is_compiling = _modes, _modes.get_blocks, torch.compiler.is_compiling
     transforms, dispatching, tracing = transforms_active, dispatch_modes, tracing_state
     tangents, refcount, strided, plain = forward_ad_active, sys.getrefcount, torch.strided, Tensor
@@ -204,6 +204,7 @@ def _flat_leave(plan: Plan, owner: type | None, entries: _Entries, out: Any) -> 
         if kept or x._version != version:
             call = Call(plan, owner, cloning=False)
             call.entries = {id(x): (x, handle, version)}
+            call.check()
             call.close()
     return out
 
@@ -243,6 +244,7 @@ def enter(
 
 def leave(call: Call, out: Any) -> Any:
     """End a guarded call: return its result, plain."""
+    call.check()
     if type(out) is not Tensor or call.clones:
         out = Release(call).value(out)
     call.stand_ins.clear()
