@@ -118,11 +118,16 @@ class Call:
 
     # -- on the way out -----------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """End the call: find writes that went unseen, mark the handles that outlive it."""
+    def check(self) -> None:
+        """Find writes that went unseen; before `release`, while handles are handles."""
         for x, made, version in self.entries.values():
-            if version is not None and version_of(x) != version:
+            # A handle of an outer call is watched by that call: the outer one may redirect it.
+            if version is not None and type(x) is not FrozenTensor and version_of(x) != version:
                 self._unseen(x, made)
+
+    def close(self) -> None:
+        """End the call: mark the handles that outlive it."""
+        for _, made, _ in self.entries.values():
             if type(made) is FrozenTensor and sys.getrefcount(made) > _HELD:
                 handle_and_root(made)[1].over = True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -79,24 +80,6 @@ def forward_ad_active() -> bool:
     return getattr(forward_ad, "_current_level", 0) >= 0
 
 
-# How a view was born decides whether autograd lets it be written. A view of a private copy may
-# always be: torch's own meta tensor converter sets it in the same way.
-# (torch/csrc/autograd/init.cpp: `_set_creation_meta`)
-_autograd: Any = getattr(_C, "_autograd", None)
-_get_creation: Any = getattr(_autograd, "_get_creation_meta", None)
-_set_creation: Any = getattr(_autograd, "_set_creation_meta", None)
-_CREATION: Any = getattr(_autograd, "CreationMeta", None)
-
-
-def allow_writes(view: Tensor) -> None:
-    """Let a view that was made under `no_grad`, or by a function of many outputs, be written."""
-    if _get_creation is None or _set_creation is None or not view._is_view():
-        return
-    origin = _get_creation(view)
-    if origin not in (_CREATION.DEFAULT, _CREATION.IN_CUSTOM_FUNCTION):
-        _set_creation(view, _CREATION.DEFAULT)
-
-
 # Marks a value as overwritten, so that autograd refuses a stale use. (public since 2.1)
 increment_version: Any = torch.autograd.graph.increment_version
 
@@ -110,12 +93,11 @@ def storage_owners(tensor: Tensor) -> int:
     return _storage_use_count(tensor.untyped_storage()._cdata) - 1
 
 
-@functools.cache
-def counts_tell() -> bool:
+def _counts_tell() -> bool:
     """Tell whether use counts show what autograd saved, also of a view that Python has dropped.
 
     They do since torch keeps a Python tensor alive through its C++ half by an owner count of two;
-    before (2.6 for one) a saved tensor without a Python owner counts one. Asked once, by trying.
+    before (2.6 for one) a saved tensor without a Python owner counts one. Asked by trying.
     """
     if _storage_use_count is None or not hasattr(Tensor, "_use_count"):
         return False
@@ -123,7 +105,7 @@ def counts_tell() -> bool:
         base = torch.zeros(2)
         weight = torch.ones(1, requires_grad=True)
         view = base[:1]
-        probe = _Probe(view)
+        probe = weakref.ref(view)
         product = view * weight  # saves the view
         del view
         kept = probe()
@@ -137,14 +119,8 @@ def counts_tell() -> bool:
         return told and base._use_count() == 1 and storage_owners(base) == 1
 
 
-class _Probe:
-    def __init__(self, tensor: Tensor) -> None:
-        import weakref
-
-        self._ref = weakref.ref(tensor)
-
-    def __call__(self) -> Tensor | None:
-        return self._ref()
+# Asked at import (60 us), not at the first need, which may lie under saved-tensor hooks.
+COUNTS_TELL: bool = _counts_tell()
 
 
 @functools.cache

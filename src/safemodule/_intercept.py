@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from safemodule import _report
-from safemodule._compat import allow_writes, counts_tell, interception_off, run_plain, swap
+from safemodule._compat import COUNTS_TELL, interception_off, run_plain, swap
 from safemodule._location import locate
 from safemodule._modes import effective
-from safemodule._redirect import maybe_saved, redirect
+from safemodule._redirect import maybe_saved, redirect, revive
 from safemodule._state import Root, View, handle_and_root, root_of
 from safemodule._views import adopt, handles_in, make_view
 from safemodule._writes import Effect, Kind
@@ -52,7 +52,7 @@ def intercept(
         _before_as_strided(kind, args, kwargs)
     out = run_plain(func, types, args, kwargs or _EMPTY)
     if what is Kind.READ:
-        if not counts_tell():
+        if not COUNTS_TELL:
             mark_read(kind, args, kwargs)
         if effect.may_alias:
             adopt(kind, out, func, args, kwargs)
@@ -78,7 +78,7 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
             targets.append(target)
     if not targets:
         out = run_plain(func, types, args, kwargs or _EMPTY)
-        if not counts_tell():
+        if not COUNTS_TELL:
             mark_read(kind, args, kwargs)
         if effect.may_alias:
             adopt(kind, out, func, args, kwargs)
@@ -99,7 +99,7 @@ class writing:  # noqa: N801 -- used as a block
     On leaving, the writes are reported; if the block raises, they are not.
     """
 
-    __slots__ = ("effect", "found", "kind", "location", "targets")
+    __slots__ = ("effect", "found", "kind", "location", "locks", "targets")
 
     def __init__(self, kind: type, effect: Effect, targets: Sequence[Any]) -> None:
         self.kind = kind
@@ -116,13 +116,14 @@ class writing:  # noqa: N801 -- used as a block
         for _, root, target in found:
             if effective(root.plan.mode) == "strict":
                 _refuse(self.effect.name, root, target, self.location)
-        found.sort(key=lambda item: id(item[1]))  # one order for all threads
-        self.found = []
+        self.found: list[tuple[Any, Root, Any, int]] = []
+        self.locks = [root.locked() for _, root, _ in found]
+        self.locks.sort(key=id)  # one order for all threads
+        for lock in self.locks:
+            lock.acquire()
         try:
             for handle, root, target in found:
-                root.locked().acquire()
-                self.found.append((handle, root, target, 0))
-                self.found[-1] = (handle, root, target, self._prepare(handle, root))
+                self.found.append((handle, root, target, self._prepare(handle, root)))
         except BaseException:
             self._release()
             raise
@@ -137,12 +138,12 @@ class writing:  # noqa: N801 -- used as a block
                     _report.moved(pinned, root.argument, root.module, self.location)
             if torch.is_grad_enabled():
                 for target in self.targets:
-                    allow_writes(target)
+                    revive(target)
         return copied
 
     def _release(self) -> None:
-        for _, root, _, _ in self.found:
-            root.locked().release()
+        for lock in self.locks:
+            lock.release()
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         saves = self.effect.saves_result and torch.is_grad_enabled()
@@ -196,6 +197,8 @@ def _reshape(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwarg
     location = locate()
     if effective(root.plan.mode) == "strict":
         _refuse(name, root, handle, location)
+    if name == "as_strided_":
+        _before_as_strided(kind, args, kwargs)
     if view_of is None:  # `.names = ...` and what else has no out-of-place twin
         with interception_off():
             alias = handle.view_as(handle)
@@ -235,10 +238,10 @@ def become_view(kind: type, handle: Any, view: Any, func: Any, args: Any, kwargs
 
 
 def _before_as_strided(kind: type, args: Any, kwargs: Any) -> None:
-    """Strides and offset may have been read earlier: they mean the input's own geometry.
+    """Note that strides and offset mean the input's own geometry.
 
-    A copy is dense, so unless the input is dense itself and covers its storage, the copy must
-    exist before the strides are applied; else they would point outside of it at the next redirect.
+    A copy is dense. Unless the input is dense itself and covers its storage, strides that were read
+    of it would point elsewhere in the copy, so this one is copied with its storage.
     """
     for target in handles_in(kind, args, kwargs):
         handle, root = handle_and_root(target)
@@ -248,9 +251,8 @@ def _before_as_strided(kind: type, args: Any, kwargs: Any) -> None:
                 and handle.is_contiguous()
                 and handle.untyped_storage().nbytes() == handle.numel() * handle.element_size()
             )
-            if not (covers or root.private):
-                with root.locked():
-                    redirect(kind, handle, root)
+        if not (covers or root.private):
+            root.geometry = True
 
 
 # -- raw memory and leaves -------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from safemodule import _custom
 from safemodule._compat import (
-    counts_tell,
+    COUNTS_TELL,
     increment_version,
     set_grad_enabled,
     storage_owners,
     swap,
 )
 from safemodule._state import Family, Root, View
-from safemodule._views import replay
+from safemodule._views import replay, replay_chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,12 @@ def redirect(kind: type, handle: Any, root: Root) -> int:
     finally:
         set_grad_enabled(before)
     root.private = True
-    root.saved = root.read = False
+    root.saved, root.read = False, before
     return copied
 
 
 def _redirect_root(kind: type, handle: Any, root: Root, views: list[Any]) -> int:
-    copy: Any = handle.clone()
+    copy: Any = _same_geometry(handle) if root.geometry else handle.clone()
     pairs = _replayed(copy, views)
     _swap_all([(handle, copy), *((old, new) for old, new in pairs if not _is_leaf(old))])
     for old, new in pairs:
@@ -62,6 +62,29 @@ def _redirect_root(kind: type, handle: Any, root: Root, views: list[Any]) -> int
     _custom.redirected(handle)
     _keep_old(kind, copy, root, pairs)
     return _nbytes(handle)
+
+
+def _same_geometry(handle: Any) -> Tensor:
+    """Copy the whole storage, so that strides and offsets read before mean the same elements."""
+    count = handle.untyped_storage().nbytes() // handle.element_size()
+    whole = handle.as_strided((count,), (1,), 0).clone()
+    return whole.as_strided(handle.size(), handle.stride(), handle.storage_offset())
+
+
+def revive(target: Any) -> None:
+    """Let a view of a private copy that was made under `no_grad` be written with gradients on.
+
+    Autograd refuses that ("a view was created in no_grad mode and is being modified inplace with
+    grad mode enabled"): it is made again, with gradients. Interception must be off.
+    """
+    state = target._safemodule
+    if type(state) is not View or state.grad or _is_leaf(target):
+        return
+    step: View | None = state
+    while step is not None:
+        step.grad = True
+        step = step.parent
+    swap(target, replay_chain(state, state.family.handle))
 
 
 def _redirect_leaf(handle: Any, views: list[Any]) -> int:
@@ -124,7 +147,7 @@ def _keep_old(kind: type, old: Any, root: Root, pairs: Sequence[tuple[Any, Any]]
     A recomputing checkpoint and a custom Function's `saved_tensors` give Python the very objects
     that took part in the exchange, and they still share the caller's memory.
     """
-    if counts_tell() and old._use_count() == 1 and all(new._use_count() == 1 for _, new in pairs):
+    if COUNTS_TELL and old._use_count() == 1 and all(new._use_count() == 1 for _, new in pairs):
         return
     twin = Root(None if root.private else root.source, root.plan, root.owner, root.argument)
     twin.origin = root
@@ -163,8 +186,8 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
     """
     if root.saved:
         return True
-    if not counts_tell():
-        return root.read
+    if not COUNTS_TELL:  # a custom Function reads unseen: only what gradients never met is safe
+        return root.read or torch.is_grad_enabled()
     family = root.family and root.family()
     members: list[Any] = [handle]
     if family is not None:
@@ -187,7 +210,11 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
 
 
 def _is_leaf(tensor: Any) -> bool:
-    return bool(_requires_grad(tensor) and _leaf(tensor))
+    """Tell whether a handle or view became a leaf of its own (`requires_grad_`, see `_intercept`).
+
+    A view made under `no_grad` of something that requires a gradient calls itself a leaf too.
+    """
+    return bool(not tensor._is_view() and _requires_grad(tensor) and _leaf(tensor))
 
 
 _requires_grad: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]

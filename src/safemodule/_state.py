@@ -55,6 +55,7 @@ class Root:
         "__weakref__",
         "argument",
         "family",
+        "geometry",
         "lock",
         "origin",
         "over",
@@ -88,6 +89,8 @@ class Root:
         """An in-place op may have saved its result since the last redirect."""
         self.read = False
         """A differentiable operation has read it since (only kept where counts cannot tell)."""
+        self.geometry = False
+        """`as_strided` was used on an input that does not cover its storage: a copy is no clone."""
         self.pinned: str | None = None
         """The op that handed out the address of the private copy."""
         self.family: weakref.ref[Family] | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from safemodule._compat import (
-    counts_tell,
+    COUNTS_TELL,
     forward_ad_active,
     interception_off,
     run_plain,
@@ -28,6 +28,10 @@ _get: dict[str, Any] = {
     for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "retains_grad")
 }
 _get_dict: Any = Tensor.__dict__["__dict__"].__get__
+_get_real: Any = Tensor.real.__get__  # type: ignore[attr-defined]
+_set_real: Any = Tensor.real.__set__  # type: ignore[attr-defined]
+_get_imag: Any = Tensor.imag.__get__  # type: ignore[attr-defined]
+_set_imag: Any = Tensor.imag.__set__  # type: ignore[attr-defined]
 _set_grad: Any = Tensor.grad.__set__  # type: ignore[attr-defined]
 _unknown = Plan(
     name="<autograd>",
@@ -47,7 +51,7 @@ _PURE: dict[Any, bool] = {}
 
 def _is_pure(func: Any) -> bool:
     effect = EFFECTS.get(func) or effect_of(func)
-    pure = effect.kind is Kind.READ and not effect.may_alias and counts_tell()
+    pure = effect.kind is Kind.READ and not effect.may_alias and COUNTS_TELL
     if func in EFFECTS:  # lasting, see `effect_of`
         _PURE[func] = pure
     return pure
@@ -97,6 +101,24 @@ class FrozenTensor(Tensor):
     @property
     def ndim(self) -> int:
         return run_plain(_get["ndim"], (), (self,))
+
+    # -- setters that torch does not route ---------------------------------------------------------
+
+    @property
+    def real(self) -> Tensor:
+        return _get_real(self)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        intercept(FrozenTensor, _REAL, _set_real, (FrozenTensor,), (self, value), {})
+
+    @property
+    def imag(self) -> Tensor:
+        return _get_imag(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        intercept(FrozenTensor, _IMAG, _set_imag, (FrozenTensor,), (self, value), {})
 
     # -- the caller's identity ---------------------------------------------------------------------
 
@@ -207,6 +229,8 @@ class FrozenTensor(Tensor):
         return alias.requires_grad_() if self.requires_grad else alias
 
 
+_REAL = Effect("real=", Kind.WRITE, lambda args, _: (args[0],), may_alias=False)
+_IMAG = Effect("imag=", Kind.WRITE, lambda args, _: (args[0],), may_alias=False)
 _SET = Effect("set_", Kind.WRITE, lambda args, kwargs: (args[0],), may_alias=False)
 _EXPORT = Effect("as_subclass", Kind.EXPORT, may_alias=False)
 
@@ -231,22 +255,28 @@ def make_handle(x: Tensor, plan: Plan, owner: type | None, argument: str) -> Any
         owner: Class of the guarded module.
         argument: Path of the argument, for records.
     """
-    if x.requires_grad:
-        if torch.is_grad_enabled():
-            handle: Any = x.view_as(x)
-        else:  # under no_grad an alias would forget that it requires a gradient
-            set_grad_enabled(True)
-            try:
-                handle = x.view_as(x)
-            finally:
-                set_grad_enabled(False)
-    elif forward_ad_active():
-        handle = x.view_as(x)
+    if type(x) is FrozenTensor:  # of an outer call: an alias, not a view of its family
+        with interception_off():
+            handle: Any = _alias(x)
     else:
-        handle = x.detach()  # 0.5 us against 0.8 for view_as
+        handle = _alias(x)
     handle.__class__ = FrozenTensor
     handle._safemodule = (x, plan, owner, argument)
     return handle
+
+
+def _alias(x: Tensor) -> Tensor:
+    if x.requires_grad:
+        if torch.is_grad_enabled():
+            return x.view_as(x)
+        set_grad_enabled(True)  # under no_grad an alias would forget that it requires a gradient
+        try:
+            return x.view_as(x)
+        finally:
+            set_grad_enabled(False)
+    if forward_ad_active():
+        return x.view_as(x)
+    return x.detach()  # 0.5 us against 0.8 for view_as
 
 
 def make_plain(handle: Any) -> Tensor:

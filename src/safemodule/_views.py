@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from safemodule._compat import interception_off, is_alias, set_grad_enabled
+from safemodule._compat import interception_off, is_alias, set_grad_enabled, swap
 from safemodule._state import Family, View, root_of
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ def make_view(
         frozen = tuple([_freeze(kind, a, parent) for a in args])
         named = {k: _freeze(kind, a, parent) for k, a in kwargs.items()} if kwargs else {}
     view = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
+    if index and family.root.private:
+        with interception_off():
+            swap(out, single(out, parent))
     out.__class__ = kind
     out._safemodule = view
     family.add(out)
@@ -138,9 +141,19 @@ def replay(view: View, parent: Tensor) -> Tensor:
     args = [_thaw(arg, parent) for arg in view.args]
     kwargs = {key: _thaw(arg, parent) for key, arg in view.kwargs.items()}
     out = view.func(*args, **kwargs)
-    for i in view.index:
-        out = out[i]
+    if view.index:
+        for i in view.index:
+            out = out[i]
+        out = single(out, parent)
     return out
+
+
+def single(out: Tensor, parent: Tensor) -> Tensor:
+    """Return the same view as the result of a function of one output.
+
+    Autograd refuses to write what `unbind`, `chunk` and `split` return, and its siblings.
+    """
+    return parent.as_strided(out.size(), out.stride(), out.storage_offset())
 
 
 def replay_chain(view: View, handle: Tensor) -> Tensor:
