@@ -12,17 +12,28 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-from torch import nn
-
+from safemodule import _explain_compat as compat
 from safemodule import _location
 from safemodule._location import Location
 
-__all__ = ["Place", "Span", "location", "place_of_save", "place_of_write", "span", "user_frames"]
+__all__ = [
+    "CALL_MODULE",
+    "Place",
+    "Span",
+    "caller",
+    "is_user",
+    "location",
+    "place_of_save",
+    "place_of_write",
+    "span",
+    "user_frames",
+]
 
 # How many frames above the line that saves may lie between it and the module it belongs to.
 _MODULE_DEPTH: Final = 16
 
-_CALL_MODULE: Final[CodeType] = nn.Module._wrapped_call_impl.__code__
+# The frame of torch that each call of a module goes through.
+CALL_MODULE: Final[CodeType] = compat.call_module.__code__
 
 # Shared with `locate()`, so that both mean the same by the user's own line.
 _kinds: Final = _location._kinds
@@ -57,7 +68,7 @@ def place_of_save(frame: FrameType | None) -> tuple[CodeType | None, int, Any]:
     module: Any = None
     while frame is not None:
         at = frame.f_code
-        if at is _CALL_MODULE:
+        if at is CALL_MODULE:
             if module is None:
                 module = weakref.ref(frame.f_locals["self"])
             if code is not None:
@@ -82,7 +93,7 @@ def _module_above(frame: FrameType) -> Any:
     for _ in range(_MODULE_DEPTH):
         if up is None:
             return None
-        if up.f_code is _CALL_MODULE:
+        if up.f_code is CALL_MODULE:
             return weakref.ref(up.f_locals["self"])
         up = up.f_back
     return None
@@ -105,15 +116,18 @@ def place_of_write(frame: FrameType | None) -> tuple[CodeType | None, int, str]:
     return None, -1, step
 
 
+def is_user(frame: FrameType) -> bool:
+    """Tell whether a frame runs the user's own code."""
+    name = frame.f_code.co_filename
+    kind = _kinds.get(name)
+    return (_classify(name, frame.f_globals) if kind is None else kind) == _USER
+
+
 def user_frames(frame: FrameType | None) -> list[FrameType]:
     """Return the frames that are the user's own, innermost first."""
     found: list[FrameType] = []
     while frame is not None:
-        name = frame.f_code.co_filename
-        kind = _kinds.get(name)
-        if kind is None:
-            kind = _classify(name, frame.f_globals)
-        if kind == _USER:
+        if is_user(frame):
             found.append(frame)
         frame = frame.f_back
     return found
@@ -141,6 +155,6 @@ def location(place: Place) -> Location | None:
     return Location(place.code.co_filename, line, place.code.co_qualname)
 
 
-def here(depth: int = 1) -> FrameType:
-    """Return the frame that is `depth` calls above the caller of this function."""
+def caller(depth: int = 1) -> FrameType:
+    """Return the frame that is `depth` calls above the function that asks."""
     return sys._getframe(depth + 1)

@@ -87,13 +87,15 @@ class SaveHooks:
     def pack(self, tensor: Tensor) -> Saved:
         """Keep a value that autograd saves."""
         kind = type(tensor)
-        version = compat.version_of(tensor)
-        if kind is nn.Parameter and tensor.is_leaf:
-            alias = tensor  # no grad_fn, so no cycle; and `.data = ` is seen as PyTorch sees it
-        elif kind is Tensor:
+        if kind is Tensor:
             alias = _make_alias(Tensor, tensor)
+            version = alias._version
+        elif kind is nn.Parameter and tensor.is_leaf:
+            alias = tensor  # no grad_fn, so no cycle; and `.data = ` is seen as PyTorch sees it
+            version = alias._version
         else:
             alias = _alias_of_subclass(tensor)
+            version = compat.version_of(tensor)
         try:
             log = self._notes.log_of_saved(_storage_of(tensor))
         except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque

@@ -7,6 +7,7 @@ recomputation. What an operation writes is read from its schema, once.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -16,8 +17,6 @@ from safemodule import _explain_compat as compat
 from safemodule._explain_frames import place_of_write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from safemodule._explain_notes import Notes
 
 __all__ = ["WriteMode", "view_key"]
@@ -47,11 +46,17 @@ _BATCH_NORMS: Final = frozenset(
     {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
 )
 
-_plans: Final[dict[Any, _Plan]] = {}
+# By id(): hashing an operation is a call in Python. `_plans` keeps the operations alive.
+_plans: Final[dict[int, tuple[Any, _Plan]]] = {}
+# Those of which nothing is noted, and how to run them: the hot path of the mode.
+_quiet: Final[dict[int, Callable[..., Any]]] = {}
 
 
 def _plan(func: Any) -> _Plan:
     """Read what an operation does, and remember it."""
+    known = _plans.get(id(func))
+    if known is not None:
+        return known[1]
     plan = _NOTHING
     schema = getattr(func, "_schema", None)  # None: `torch.cond` and its kin
     if schema is not None:
@@ -65,9 +70,11 @@ def _plan(func: Any) -> _Plan:
         elif written:
             plan = _Plan(written)
         elif any(out.alias_info is not None for out in schema.returns):
-            many = len(schema.returns) > 1 or "[]" in str(schema.returns[0].type)
+            many = len(schema.returns) > 1 or str(schema.returns[0].type).startswith("List")
             plan = _Plan(view=not many, views=many)
-    _plans[func] = plan
+    _plans[id(func)] = (func, plan)
+    if plan is _NOTHING:
+        _quiet[id(func)] = compat.runner(func)
     return plan
 
 
@@ -100,13 +107,17 @@ class WriteMode(compat.DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        plan = _plans.get(func) or _plan(func)
-        if plan is _NOTHING:
-            return func(*args, **kwargs) if kwargs else func(*args)
+        run = _quiet.get(id(func))
+        if run is not None:
+            return run(*args, **kwargs) if kwargs else run(*args)
+        plan = _plan(func)
         if plan.written:
             return self._write(func, plan, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if plan.views or not torch.is_grad_enabled():
+        # A view matters if it was made without gradients, and not by backward itself.
+        if plan.views or (
+            plan.view and not torch.is_grad_enabled() and compat.current_node() is None
+        ):
             self._note_view(func, plan, args, result)
         return result
 

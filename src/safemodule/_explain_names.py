@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import gc
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
 from safemodule import _explain_compat as compat
-from safemodule._explain_frames import user_frames
 
-__all__ = ["live_name", "module_path", "parameter_name", "share"]
+__all__ = ["evaluate", "in_words", "live_name", "module_path", "parameter_name", "share"]
 
 
 def share(a: Any, b: Tensor) -> bool:
@@ -25,20 +24,23 @@ def share(a: Any, b: Tensor) -> bool:
         return False
 
 
-def live_name(tensor: Tensor, frame: FrameType | None) -> str:
-    """Return the name of a variable, on the stack, that is this tensor or a view of it.
+def live_name(tensor: Tensor, frames: list[FrameType]) -> str:
+    """Return the name of a variable that is this tensor or a view of it.
 
-    The innermost of the user's frames that has one wins; there, one of the same shape, as other
-    views of the memory say less.
+    Args:
+        tensor: The tensor.
+        frames: Where to look, in this order. In one frame a tensor of the same shape wins, as other
+            views of the memory say less.
     """
-    for user in user_frames(frame):
-        names = [
-            (value is not tensor, tuple(value.shape) != tuple(tensor.shape), order, name)
-            for order, (name, value) in enumerate(list(user.f_locals.items()))
-            if share(value, tensor) and name.isidentifier()
-        ]
-        if names:
-            return min(names)[3]
+    with compat.interception_off():
+        for user in frames:
+            names = [
+                (tuple(value.shape) != tuple(tensor.shape), order, name)
+                for order, (name, value) in enumerate(list(user.f_locals.items()))
+                if share(value, tensor) and name.isidentifier()
+            ]
+            if names:
+                return min(names)[2]
     return ""
 
 
@@ -47,8 +49,13 @@ def module_path(module: nn.Module) -> str:
 
     The model is the largest that contains it; ``""`` if it is part of no other.
     """
-    paths = (_path(root, module) for root in _modules())
-    return max(paths, key=lambda path: path.count(".") + bool(path), default="")
+    return _longest(_modules(), module)[1]
+
+
+def in_words(module: nn.Module) -> str:
+    """Return path and class of a module, such as ``decoder.step (Step)``."""
+    path = module_path(module)
+    return f"{path} ({type(module).__name__})" if path else type(module).__name__
 
 
 def parameter_name(tensor: Tensor) -> tuple[str, str, str]:
@@ -56,27 +63,62 @@ def parameter_name(tensor: Tensor) -> tuple[str, str, str]:
 
     For example ``("parameter", "decoder.q.weight", "Net")``; three times ``""`` if there is none.
     """
-    found = ("", "", "")
-    for owner in _modules():
+    modules = _modules()
+    for owner in modules:
         for kind, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
             for name, value in owner.__dict__.get(table, {}).items():
                 if share(value, tensor):
-                    for root in _modules():
-                        path = ".".join(filter(None, (_path(root, owner), name)))
-                        if (root is owner or path != name) and path.count(".") >= found[1].count("."):
-                            found = (kind, path, type(root).__name__)
-    return found
+                    root, path = _longest(modules, owner)
+                    return kind, f"{path}.{name}" if path else name, type(root).__name__
+    return "", "", ""
 
 
-def _modules() -> Iterator[nn.Module]:
-    for thing in gc.get_objects():
+def _modules() -> list[nn.Module]:
+    return [
+        thing
+        for thing in gc.get_objects()
         # type(), as isinstance() asks proxies, and some import a package to answer.
-        if issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__:
-            yield thing
+        if issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
+    ]
 
 
-def _path(root: nn.Module, module: nn.Module) -> str:
-    for name, part in root.named_modules():
-        if part is module:
-            return name
-    return ""
+def _longest(modules: list[nn.Module], part: nn.Module) -> tuple[nn.Module, str]:
+    """Return the model that contains a module, and the module's path in it."""
+    best = (part, "")
+    for root in modules:
+        for path, module in root.named_modules():
+            if module is part and _depth(path) > _depth(best[1]):
+                best = (root, path)
+    return best
+
+
+def _depth(path: str) -> int:
+    return path.count(".") + 1 if path else 0
+
+
+def evaluate(expression: str, frame: FrameType) -> Any:
+    """Return the value of a name, an attribute or an item in a frame; None if it has none.
+
+    Only what the source shows is read: no call is made, apart from properties and `__getitem__`.
+    """
+    try:
+        return _value(ast.parse(expression, mode="eval").body, frame)
+    except Exception:  # noqa: BLE001  a property of the user's may raise anything
+        return None
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    if isinstance(node, ast.Name):
+        scope = frame.f_locals if node.id in frame.f_locals else frame.f_globals
+        return scope[node.id]
+    if isinstance(node, ast.Attribute):
+        return getattr(_value(node.value, frame), node.attr)
+    if isinstance(node, ast.Subscript):
+        whole = _value(node.value, frame)
+        # A view of a tensor stands for it, whatever the index.
+        return whole if isinstance(whole, Tensor) else whole[_index(node.slice, frame)]
+    raise ValueError(ast.dump(node))
+
+
+def _index(node: ast.expr, frame: FrameType) -> Any:
+    return _value(node, frame) if isinstance(node, ast.Name) else ast.literal_eval(node)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
+from weakref import ref
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -22,6 +22,7 @@ __all__ = ["Log", "Notes", "Write", "tick"]
 _SITES_MAX: Final = 32
 # Storages kept of which nothing is saved, the most recently written.
 _RECENT_MAX: Final = 1024
+_SWEEP_MIN: Final = 1024
 
 # Orders saves and writes in time, whatever version counters they are counted by.
 tick: Final = itertools.count(1).__next__
@@ -53,7 +54,7 @@ class Log:
 
     def __init__(self) -> None:
         # Made when the first write comes: most saved values are never written.
-        self._sites: dict[tuple[Any, int, int], Write] | None = None
+        self._sites: dict[tuple[int, int, int], Write] | None = None
         self.dropped = 0
         """Writes from further places, beyond the number kept."""
 
@@ -64,8 +65,8 @@ class Log:
         sites = self._sites
         if sites is None:
             sites = self._sites = {}
-        # id(): the hash of a code object reads all of its instructions; Write keeps it alive.
-        key = (op, id(code), offset)
+        # id(): hashing a code object reads all of its instructions. Write keeps both alive.
+        key = (id(op), id(code), offset)
         write = sites.get(key)
         if write is not None:
             write.last = version
@@ -85,20 +86,32 @@ class Log:
 class Notes:
     """All logs of one `explain()` block."""
 
-    __slots__ = ("_recent", "_saved", "_views")
+    __slots__ = ("_recent", "_saved", "_sweep_at", "_views")
 
     def __init__(self) -> None:
-        self._saved: WeakValueDictionary[int, Log] = WeakValueDictionary()
+        # Plain references, swept now and then: a WeakValueDictionary costs 2 us for each entry.
+        self._saved: dict[int, ref[Log]] = {}
+        self._sweep_at = _SWEEP_MIN
         # Ordered dicts, as taking out the oldest is one step that no thread can disturb.
         self._recent: OrderedDict[int, Log] = OrderedDict()
         self._views: OrderedDict[Any, tuple[Any, CodeType | None, int]] = OrderedDict()
 
     def log_of_saved(self, storage: int) -> Log:
         """Return the log of a storage of which a value is being saved; the caller holds it."""
-        log = self._saved.get(storage)
+        known = self._saved.get(storage)
+        log = known() if known is not None else None
         if log is None:
-            log = self._saved[storage] = Log()
+            log = Log()
+            self._saved[storage] = ref(log)
+            if len(self._saved) > self._sweep_at:
+                self._sweep()
         return log
+
+    def _sweep(self) -> None:
+        for storage, known in list(self._saved.items()):
+            if known() is None and self._saved.get(storage) is known:
+                del self._saved[storage]
+        self._sweep_at = max(_SWEEP_MIN, 2 * len(self._saved))
 
     def write(
         self,
@@ -110,7 +123,8 @@ class Notes:
         version: int | None,
     ) -> None:
         """Note that `op` has written a storage."""
-        log = self._saved.get(storage)
+        known = self._saved.get(storage)
+        log = known() if known is not None else None
         if log is None:
             recent = self._recent
             log = recent.pop(storage, None) or Log()
@@ -121,7 +135,8 @@ class Notes:
 
     def recent(self, storage: int) -> list[Log]:
         """Return what is known of a storage that autograd saved without our hooks."""
-        logs = (self._saved.get(storage), self._recent.get(storage))
+        known = self._saved.get(storage)
+        logs = (known() if known is not None else None, self._recent.get(storage))
         return [log for log in logs if log is not None]
 
     def view(self, key: Any, op: Any, code: CodeType | None, offset: int) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "last_binding",
     "saved_by_function",
     "saved_expression",
+    "spelling",
     "written_expression",
 ]
 
@@ -36,6 +37,22 @@ _FIRST: Final = frozenset({"self", "input", "mat1", "mat", "batch1", "vec1", "x"
 _SECOND: Final = frozenset({"other", "mat2", "vec", "vec2", "batch2", "weight", "exponent"})
 
 _LONGEST: Final = 40
+
+_SYMBOLS: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
 
 
 def saved_expression(place: Place, op: str, argument: str) -> str:
@@ -67,7 +84,7 @@ def written_expression(place: Place) -> str:
     """Return the expression that is written at a place, such as ``mask`` of ``mask[0] = True``."""
     node = _node(_tree(place), span(place))
     if isinstance(node, ast.AugAssign):
-        return _text(node.target)
+        return _text(_whole(node.target))
     if isinstance(node, ast.Subscript):
         return _text(node.value)
     if not isinstance(node, ast.Call):
@@ -77,9 +94,29 @@ def written_expression(place: Place) -> str:
             return _text(keyword.value)
     method = _name(node.func)
     if isinstance(node.func, ast.Attribute) and method.endswith("_") and method != "_":
-        return _text(node.func.value)
+        return _text(_whole(node.func.value))
     # relu(x, inplace=True), self.relu(x), normalise(x)
     return _text(node.args[0]) if node.args and method != "step" else ""
+
+
+def spelling(place: Place) -> str:
+    """Return how a write at a place is spelled: ``add_``, ``+=``, ``item assignment``, a call."""
+    node = _node(_tree(place), span(place))
+    if isinstance(node, ast.Subscript):
+        return "item assignment"
+    if isinstance(node, ast.AugAssign):
+        if _whole(node.target) is not node.target:
+            return "item assignment"
+        return f"{_SYMBOLS.get(type(node.op), '')}="
+    if not isinstance(node, ast.Call):
+        return ""
+    name = _name(node.func)
+    if any(keyword.arg == "out" for keyword in node.keywords):
+        return f"{name}(out=...)"
+    if isinstance(node.func, ast.Attribute) and name.endswith("_"):
+        return name
+    text = ast.unparse(node.func)
+    return f"{text}(...)" if len(text) <= _LONGEST else f"{name}(...)"
 
 
 def is_setitem(place: Place) -> bool:
@@ -92,10 +129,13 @@ def is_argument(code: CodeType, name: str) -> bool:
     count = code.co_argcount + code.co_kwonlyargcount
     if name not in code.co_varnames[:count]:
         return False
-    return not any(
-        step.opname.startswith("STORE_FAST") and step.argval == name
-        for step in dis.get_instructions(code)
-    )
+    before = ""
+    for step in dis.get_instructions(code):
+        # `x += 1` stores what it was: a tensor writes itself.
+        if step.opname == "STORE_FAST" and step.argval == name and not before.endswith("="):
+            return False
+        before = step.argrepr if step.opname == "BINARY_OP" else ""
+    return True
 
 
 def last_binding(code: CodeType, name: str, before: int) -> int | None:
@@ -200,6 +240,13 @@ def _text(node: ast.AST | None) -> str:
         return ""
     text = ast.unparse(node)
     return text if len(text) <= _LONGEST else ""
+
+
+def _whole(node: ast.expr) -> ast.expr:
+    """Return the tensor of ``x[:, 2:]``; an item by a plain key or number may be of a container."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple)):
+        return _whole(node.value)
+    return node
 
 
 def _name(node: ast.AST) -> str:

@@ -1,0 +1,177 @@
+"""`explain()`: in-place errors that name who saved the value and who wrote it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+
+import torch
+
+from safemodule import _explain_compat as compat
+from safemodule._explain_backward import overwritten
+from safemodule._explain_driver import decorate
+from safemodule._explain_foreign import explain_foreign
+from safemodule._explain_forward import explain_refusal
+from safemodule._explain_grads import refuse_written_gradients
+from safemodule._explain_hooks import SaveHooks
+from safemodule._explain_message import explanation_of
+from safemodule._explain_mode import WriteMode
+from safemodule._explain_notes import Notes
+from safemodule._explain_stacks import Entered, enter, leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["explain", "explanation_of"]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+class _Open(threading.local):
+    """The blocks that are open in this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+
+
+_open: Final = _Open()
+
+
+class _Block:
+    """One entry into an `explain()` block: what to take down when it ends."""
+
+    def __init__(self, owner: explain, notes: Notes, *, check_values: bool) -> None:
+        self.owner = owner
+        self.notes = notes
+        self.check_values = check_values
+        self.entered: Entered | None = None
+
+
+class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()`
+    """Make PyTorch's in-place errors name the line that saved the value and the line that wrote it.
+
+    A context manager and a decorator, for forward and backward together: saves and writes are noted
+    inside of it. When backward meets a value that was overwritten, `InplaceError` names the tensor,
+    the operation that saved it, each write since, and possible fixes, best first. So do the errors
+    about writing a leaf, some views, an inference tensor, or memory that overlaps, when they leave
+    the block.
+
+    It keeps no tensor alive and costs less than ``torch.autograd.set_detect_anomaly(True)``. It
+    covers the thread that enters it. Inside of checkpointing, `save_on_cpu` and other saved-tensor
+    hooks those rule, as always in PyTorch: the innermost pair does. Compiled regions are opaque.
+
+    Args:
+        check_values: Compare checksums of all saved values as well, so that writes which PyTorch
+            does not count are found: of ``.data``, of numpy arrays that share the memory, of batch
+            norm statistics, of kernels. They give wrong gradients without an error. So does a
+            custom backward that writes the gradient it is given; it is refused too. Reads each
+            saved value twice more, and waits for the device in backward.
+
+    Raises:
+        InplaceError: In the place of PyTorch's RuntimeError, which it is too; its text contains
+            PyTorch's.
+
+    Example:
+        >>> import torch
+        >>> from safemodule import InplaceError, explain
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> try:
+        ...     with explain():
+        ...         y = torch.sigmoid(x)
+        ...         y += 1
+        ...         y.sum().backward()
+        ... except InplaceError as error:
+        ...     print("y" in str(error), isinstance(error, RuntimeError))
+        True True
+    """
+
+    @overload
+    def __new__(cls, function: _F, /) -> _F: ...
+    @overload
+    def __new__(cls, function: None = None, /, *, check_values: bool = False) -> Self: ...
+    def __new__(cls, function: Any = None, /, *, check_values: bool = False) -> Any:
+        self = super().__new__(cls)
+        self._check_values = check_values
+        return self if function is None else self(function)
+
+    _check_values: bool
+
+    def __call__(self, function: _F) -> _F:
+        """Return the function, run inside of a block; a generator, each of its steps."""
+
+        def start() -> Callable[[], _Resumed]:
+            notes = Notes()
+            return lambda: _Resumed(self, notes)
+
+        return decorate(function, start)
+
+    def __enter__(self) -> Self:
+        self._enter(None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._exit(error, trace)
+
+    def _enter(self, notes: Notes | None) -> None:
+        if torch.compiler.is_compiling():
+            return
+        blocks = _open.blocks
+        outer = blocks[-1] if blocks else None
+        if notes is None:
+            notes = Notes() if outer is None else outer.notes
+        check = self._check_values or (outer is not None and outer.check_values)
+        block = _Block(self, notes, check_values=check)
+        if outer is None or check != outer.check_values or notes is not outer.notes:
+            hooks = SaveHooks(notes, overwritten, check_values=check)
+            mode = WriteMode(notes, refuse_written_gradients if check else None)
+            block.entered = enter(hooks, mode)
+        blocks.append(block)
+
+    def _exit(self, error: BaseException | None, trace: TracebackType | None) -> None:
+        block = self._innermost()
+        if block is None:
+            return
+        if block.entered is not None:
+            leave(block.entered)
+        if type(error) is RuntimeError:
+            found = explain_foreign(error, trace, block.notes) or explain_refusal(
+                error, trace, block.notes
+            )
+            if found is not None:
+                raise found.error().with_traceback(trace) from None
+
+    def _innermost(self) -> _Block | None:
+        """Take out the innermost block of this object; None if it was entered elsewhere."""
+        blocks = _open.blocks
+        for at in range(len(blocks) - 1, -1, -1):
+            if blocks[at].owner is self:
+                return blocks.pop(at)
+        return None
+
+
+class _Resumed:
+    """A block that is entered once for each step of a generator, with the same notes."""
+
+    def __init__(self, owner: explain, notes: Notes) -> None:
+        self._owner = owner
+        self._notes = notes
+
+    def __enter__(self) -> None:
+        self._owner._enter(self._notes)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._owner._exit(error, trace)
+
+
+explain.__module__ = "safemodule"
