@@ -34,4 +34,4 @@ def ramp(*shape: int, grad: bool = True, dtype: torch.dtype = torch.float64) -> 
     """Return distinct values around zero, a leaf."""
     count = torch.Size(shape).numel()
     values = (torch.arange(count, dtype=torch.float64) - count / 3 + 0.1) / 4
-    return values.reshape(shape).to(dtype).requires_grad_(grad)
+    return values.reshape(shape).to(dtype).clone().requires_grad_(grad)

@@ -333,3 +333,21 @@ class ParameterInput(Edge):
     def forward(self, weight):
         weight.mul_(2)
         return weight * 1
+
+
+class LeafThatIsAView(Edge):
+    """A leaf that is itself a view made under no_grad, written through views of it."""
+
+    writes = [("mul_", "x"), ("add_", "x")]
+
+    @staticmethod
+    def inputs():
+        with torch.no_grad():
+            return (torch.ones(6, dtype=torch.float64).reshape(3, 2).requires_grad_(),)
+
+    def forward(self, x):
+        v = x[1:]
+        v.mul_(2)
+        rows = [x[i] for i in range(3)]
+        x.add_(1)
+        return x * 1, v * 1, torch.stack(rows)

@@ -1,0 +1,1 @@
+"""One module for each rule that the mechanism has to keep."""
