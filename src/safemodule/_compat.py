@@ -67,12 +67,7 @@ tracing_state: Any = getattr(_C, "_get_tracing_state", lambda: None)
 dispatch_modes: Any = getattr(_C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-def transforms_active() -> bool:
-    """Tell whether a `torch.func` transform is running (a call of this function, not 45 ns)."""
-    return bool(_functorch_depth())
-
-
-_functorch_depth: Any = getattr(_C, "_are_functorch_transforms_active", lambda: False)
+transforms_active: Any = getattr(_C, "_are_functorch_transforms_active", lambda: False)
 
 
 def forward_ad_active() -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Module
 
 from safemodule import _modes
@@ -21,7 +22,6 @@ from safemodule._call import ATOMS, Call, must_clone
 from safemodule._compat import (
     CAN_SWAP,
     dispatch_modes,
-    forward_ad_active,
     tracing_state,
     transforms_active,
     warn_degraded,
@@ -77,7 +77,8 @@ def _wrapper(func: Any, plan: Plan) -> Any:
     # Whatever else the wrapper uses are closure variables: see `names_of`; faster too.
     modes, get_blocks, is_compiling = _modes, _modes.get_blocks, torch.compiler.is_compiling
     transforms, dispatching, tracing = transforms_active, dispatch_modes, tracing_state
-    tangents, refcount, strided, plain = forward_ad_active, sys.getrefcount, torch.strided, Tensor
+    tangents, recording = forward_ad, torch.is_grad_enabled
+    refcount, strided, plain = sys.getrefcount, torch.strided, Tensor
     frozen, compiled, is_parent = FrozenTensor, compiled_inputs, _is_parent_forward
     begin, end, flat, flat_end = enter, leave, _flat, _flat_leave
 
@@ -91,18 +92,19 @@ def _wrapper(func: Any, plan: Plan) -> Any:
         if chained:
             if args and type(args[0]).forward is not itself[0] and is_parent(args[0]):
                 return func(*args, **kwargs)
-            # A module and one tensor without a gradient: written out, it costs half of `flat`.
+            # A module and one tensor: written out, it costs half of `flat`.
             if (
                 len(args) == 2
                 and not kwargs
                 and flat_way[0]
                 and type(x := args[1]) is plain
                 and x.layout is strided
-                and not (x.requires_grad or x.is_inference())
-                and not (tangents() or transforms() or dispatching() or tracing())
+                and not (x.is_inference() or transforms() or dispatching() or tracing())
+                and not ((differs := x.requires_grad) and not recording())
             ):
                 version = x._version
-                handle = x.detach()
+                alias = differs or tangents._current_level >= 0
+                handle = x.view_as(x) if alias else x.detach()
                 handle.__class__ = frozen
                 handle._safemodule = (x, plan, type(args[0]), first)
                 out = func(args[0], handle)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from safemodule import _report
 from safemodule._compat import COUNTS_TELL, interception_off, run_plain, swap
-from safemodule._location import locate
+from safemodule._location import Location, locate
 from safemodule._modes import effective
 from safemodule._redirect import maybe_saved, redirect, revive
 from safemodule._state import Root, View, handle_and_root, root_of
@@ -72,8 +72,11 @@ def mark_read(kind: type, args: Any, kwargs: dict[str, Any] | None) -> None:
 
 def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     assert effect.written is not None
+    written = effect.written(args, kwargs or _EMPTY)
+    if len(written) == 1 and type(written[0]) is kind and effect.name != "data=":
+        return _write_one(kind, effect, written[0], func, types, args, kwargs)
     targets: list[Any] = []
-    for target in effect.written(args, kwargs or _EMPTY):
+    for target in written:
         if type(target) is kind and not any(target is seen for seen in targets):
             targets.append(target)
     if not targets:
@@ -91,6 +94,40 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
     if effect.may_alias:
         adopt(kind, out, func, args, kwargs)
     return out
+
+
+def _write_one(
+    kind: type, effect: Effect, target: Any, func: Any, types: Any, args: Any, kwargs: Any
+) -> Any:
+    """Write one handle: what `writing` does, at half of its price."""
+    location = locate()
+    handle, root = handle_and_root(target)
+    if effective(root.plan.mode) == "strict":
+        _refuse(effect.name, root, target, location)
+    recording = torch.is_grad_enabled()
+    with root.lock or root.locked():
+        with interception_off():
+            copied = make_private(kind, handle, root, location)
+            if recording:
+                revive(target)
+        if recording and effect.saves_result:
+            root.saved = True
+        out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+        root.written = True
+    _note(effect.name, root, handle, location, copied)
+    if effect.may_alias and out is not target:
+        adopt(kind, out, func, args, kwargs)
+    return out
+
+
+def make_private(kind: type, handle: Any, root: Root, location: Location) -> int:
+    """Redirect a handle unless its memory is its own and nobody saved it. Returns bytes copied."""
+    if root.private and not maybe_saved(kind, handle, root):
+        return 0
+    copied = redirect(kind, handle, root)
+    if root.pinned is not None:
+        _report.moved(root.pinned, root.argument, root.module, location)
+    return copied
 
 
 class writing:  # noqa: N801 -- used as a block
@@ -129,13 +166,8 @@ class writing:  # noqa: N801 -- used as a block
             raise
 
     def _prepare(self, handle: Any, root: Root) -> int:
-        copied = 0
         with interception_off():
-            if not root.private or maybe_saved(self.kind, handle, root):
-                pinned = root.pinned
-                copied = redirect(self.kind, handle, root)
-                if pinned is not None:
-                    _report.moved(pinned, root.argument, root.module, self.location)
+            copied = make_private(self.kind, handle, root, self.location)
             if torch.is_grad_enabled():
                 for target in self.targets:
                     revive(target)
@@ -167,20 +199,19 @@ def _facts(root: Root, tensor: Any) -> dict[str, Any]:
         }
 
 
-def _note(op: str, root: Root, target: Any, location: Any, copied: int) -> None:
+def _note(op: str, root: Root, target: Any, location: Location, copied: int) -> None:
     mode = effective(root.plan.mode)
     if mode == "off":
         return
     if mode == "copy" and _report.is_quiet(op, root.argument, root.module, location):
         return
-    handle, _ = handle_and_root(target)
-    facts = _facts(root, handle)
+    facts = _facts(root, handle_and_root(target)[0])
     _report.report(mode, op=op, location=location, bytes_copied=copied, kind="tensor", **facts)
 
 
-def _refuse(op: str, root: Root, target: Any, location: Any) -> None:
-    handle, _ = handle_and_root(target)
-    _report.refuse(op=op, location=location, kind="tensor", **_facts(root, handle))
+def _refuse(op: str, root: Root, target: Any, location: Location) -> None:
+    facts = _facts(root, handle_and_root(target)[0])
+    _report.refuse(op=op, location=location, kind="tensor", **facts)
 
 
 # -- geometry --------------------------------------------------------------------------------------

@@ -189,6 +189,8 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
     if not COUNTS_TELL:  # a custom Function reads unseen: only what gradients never met is safe
         return root.read or torch.is_grad_enabled()
     family = root.family and root.family()
+    if family is None and not root.geometry:  # the usual loop: no view is alive
+        return handle._use_count() > 1 or storage_owners(handle) > 1
     members: list[Any] = [handle]
     if family is not None:
         members.extend(family.live(kind))

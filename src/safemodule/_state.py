@@ -154,7 +154,7 @@ class View:
         family: Family,
         parent: View | None,
         func: Any,
-        args: tuple[Any, ...],
+        args: list[Any],
         kwargs: dict[str, Any],
         index: tuple[int, ...],
         grad: bool,

@@ -13,6 +13,7 @@ from safemodule._compat import (
     COUNTS_TELL,
     forward_ad_active,
     interception_off,
+    is_alias,
     run_plain,
     set_grad_enabled,
 )
@@ -20,6 +21,7 @@ from safemodule._intercept import intercept, unmasked
 from safemodule._location import Location
 from safemodule._redirect import redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
+from safemodule._views import adopt, make_view
 from safemodule._writes import EFFECTS, Effect, Kind, effect_of
 
 _is_compiling: Any = torch.compiler.is_compiling
@@ -45,16 +47,20 @@ _unknown = Plan(
     chained=False,
     where=Location("<autograd>", 0, ""),
 )
-# Functions that write nothing and return nothing that shares memory: run at once.
-_PURE: dict[Any, bool] = {}
+# How a function goes through, asked once: run and done (it writes nothing and returns nothing that
+# shares memory), or run and looked at, or the long way.
+_PURE, _VIEW, _LONG = 1, 2, 0
+_WAYS: dict[Any, int] = {}
 
 
-def _is_pure(func: Any) -> bool:
+def _way_of(func: Any) -> int:
     effect = EFFECTS.get(func) or effect_of(func)
-    pure = effect.kind is Kind.READ and not effect.may_alias and COUNTS_TELL
+    way = _LONG
+    if effect.kind is Kind.READ and COUNTS_TELL and effect.name != "as_strided":
+        way = _VIEW if effect.may_alias else _PURE
     if func in EFFECTS:  # lasting, see `effect_of`
-        _PURE[func] = pure
-    return pure
+        _WAYS[func] = way
+    return way
 
 
 class FrozenTensor(Tensor):
@@ -73,14 +79,21 @@ class FrozenTensor(Tensor):
         if _is_compiling():  # a handle that crosses into a compiled region is a plain tensor there
             with interception_off():
                 return func(*args, **(kwargs or {}))
-        # A pure function and no other subclass about: two lookups and one C call.
-        pure = _PURE.get(func)
-        if pure is None:
-            pure = _is_pure(func)
-        if pure and len(types) == 1:
-            if kwargs:
-                return run_plain(func, types, args, kwargs)
-            return run_plain(func, types, args)
+        way = _WAYS.get(func)
+        if way is None:
+            way = _way_of(func)
+        if way and len(types) == 1:
+            out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+            if way is _VIEW:
+                if type(out) is Tensor and not kwargs and type(args[0]) is cls and len(args) < 3:
+                    # `x[i]`, `x.t()`, `x.view(shape)`: 1 us less than `adopt`
+                    if is_alias(args[0], out):
+                        make_view(cls, out, args[0], func, args, None)
+                        return out
+                    if len(args) == 1:
+                        return out
+                adopt(cls, out, func, args, kwargs)
+            return out
         effect = EFFECTS.get(func) or effect_of(func)
         return intercept(cls, effect, func, types, args, kwargs)
 

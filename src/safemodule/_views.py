@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PARENT: Final = type("PARENT", (), {"__repr__": lambda _: "PARENT", "__slots__": ()})()
 # Index tensors up to this size are copied when a view is made; of others only the shape can matter.
 _SMALL: Final = 64
+_CONSTANT: Final = frozenset({int, float, bool, str, type(None), type(...), torch.dtype, torch.Size})
 
 
 def handles_in(kind: type, args: Any, kwargs: dict[str, Any] | None = None) -> Iterator[Any]:
@@ -82,15 +83,20 @@ def make_view(
         family, above = state.family, state
     else:
         family, above = family_of(parent, state), None
-    with interception_off():
-        frozen = tuple([_freeze(kind, a, parent) for a in args])
-        named = {k: _freeze(kind, a, parent) for k, a in kwargs.items()} if kwargs else {}
-    view = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
+    frozen = []
+    for arg in args:
+        if arg is parent:
+            frozen.append(PARENT)
+        elif type(arg) in _CONSTANT:  # most: 0.2 us less each than `_freeze`
+            frozen.append(arg)
+        else:
+            frozen.append(_freeze(kind, arg, parent))
+    named = {k: _freeze(kind, a, parent) for k, a in kwargs.items()} if kwargs else {}
     if index and family.root.private:
         with interception_off():
             swap(out, single(out, parent))
     out.__class__ = kind
-    out._safemodule = view
+    out._safemodule = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
     family.add(out)
 
 
@@ -108,19 +114,20 @@ def _freeze(kind: type, arg: Any, parent: Any) -> Any:
     cls = type(arg)
     if arg is parent:
         return PARENT
-    if cls is kind or isinstance(arg, Tensor):
-        if arg.ndim == 0 or (not arg.is_floating_point() and arg.numel() <= _SMALL):
-            return arg.detach().clone()
-        # What else a view takes from a tensor (`view_as`, `expand_as`, `type_as`) is its shape and
-        # dtype: one element stands for it.
-        return arg.detach().new_empty(()).expand(arg.shape)
     if cls is list or cls is tuple:
         return cls([_freeze(kind, item, parent) for item in arg])
     if cls is slice and any(isinstance(i, Tensor) for i in (arg.start, arg.stop, arg.step)):
         return slice(
             *(int(i) if isinstance(i, Tensor) else i for i in (arg.start, arg.stop, arg.step))
         )
-    return arg
+    if not isinstance(arg, Tensor):
+        return arg
+    with interception_off():
+        if arg.ndim == 0 or (not arg.is_floating_point() and arg.numel() <= _SMALL):
+            return arg.detach().clone()
+        # What else a view takes from a tensor (`view_as`, `expand_as`, `type_as`) is its shape and
+        # dtype: one element stands for it.
+        return arg.detach().new_empty(()).expand(arg.shape)
 
 
 def _thaw(arg: Any, parent: Tensor) -> Any:
