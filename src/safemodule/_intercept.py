@@ -265,7 +265,7 @@ def become_view(kind: type, handle: Any, view: Any, func: Any, args: Any, kwargs
         family = root.family and root.family()
         if family is not None:
             family.handle = was
-    make_view(kind, handle, was, func, (was, *args[1:]), kwargs)
+    make_view(kind, handle, was, func, (was, *args[1:]), kwargs, listed=type(state) is View)
 
 
 def _before_as_strided(kind: type, args: Any, kwargs: Any) -> None:

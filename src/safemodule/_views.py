@@ -76,8 +76,13 @@ def make_view(
     args: Any,
     kwargs: dict[str, Any] | None,
     index: tuple[int, ...] = (),
+    *,
+    listed: bool = False,
 ) -> None:
-    """Turn the plain tensor `out`, which `func` made of `parent`, into a view handle."""
+    """Turn the plain tensor `out`, which `func` made of `parent`, into a view handle.
+
+    `listed`: the family knows it already.
+    """
     state = parent._safemodule
     if type(state) is View:
         family, above = state.family, state
@@ -97,7 +102,8 @@ def make_view(
             swap(out, single(out, parent))
     out.__class__ = kind
     out._safemodule = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
-    family.add(out)
+    if not listed:
+        family.add(out)
 
 
 def family_of(handle: Any, state: Any) -> Family:
