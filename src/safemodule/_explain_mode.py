@@ -88,6 +88,8 @@ class WriteMode(compat.DispatchMode):
 
     # Else `torch.cond` and its kin refuse to run under a mode.
     supports_higher_order_operators = True
+    # Guarded calls go on under it; under any other mode they clone their inputs.
+    only_watches = True
 
     def __init__(self, notes: Notes, before: Callable[[list[Tensor]], None] | None = None) -> None:
         super().__init__()
