@@ -90,12 +90,15 @@ class Call:
     def _tensor(self, x: Any, argument: str) -> Any:
         known = self.entries.get(id(x))
         if known is None:
-            if self.cloning or type(x) not in _ORDINARY or not ordinary(x):
+            cls = type(x)
+            if self.cloning or not (cls is FrozenTensor or (cls in _ORDINARY and ordinary(x))):
                 made, version = self._clone(x), None
             elif self.plan.snapshot:
                 made, version = self._snapshot(x, argument), None
             else:
-                made, version = make_handle(x, self.plan, self.owner, argument), version_of(x)
+                made, version = make_handle(x, self.plan, self.owner, argument), None
+                if cls is not FrozenTensor:  # that one is watched by its own call
+                    version = version_of(x)
             known = self.entries[id(x)] = (x, made, version)
         return known[1]
 
@@ -121,8 +124,7 @@ class Call:
     def check(self) -> None:
         """Find writes that went unseen; before `release`, while handles are handles."""
         for x, made, version in self.entries.values():
-            # A handle of an outer call is watched by that call: the outer one may redirect it.
-            if version is not None and type(x) is not FrozenTensor and version_of(x) != version:
+            if version is not None and version_of(x) != version:
                 self._unseen(x, made)
 
     def close(self) -> None:

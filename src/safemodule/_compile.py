@@ -1,38 +1,99 @@
-"""A guarded call that is being compiled: inputs are cloned, and nothing else happens.
+"""A guarded call that is being compiled or exported.
 
-The compiler makes writes functional and drops the clones that nobody writes: copy-on-write for free.
+Inputs are cloned, and nothing is recorded: the compiler makes writes functional and drops the clones
+that nobody writes, copy-on-write for free. Where gradients are recorded, the clones are handles of a
+kind that the compiler traces through, so that a value read and written later keeps its gradient.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+
+from safemodule import _modes
+from safemodule._compile_compat import exporting, is_tracing
+from safemodule._compile_tensor import CompiledHandle, plain
 
 if TYPE_CHECKING:
     from safemodule._state import Plan
 
 
-def compiled_inputs(
-    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return clones of the arguments that may not be written."""
-    names = plan.positional
-    cloned = [
-        arg if i < len(names) and names[i] in plan.mutable else _clone(arg)
-        for i, arg in enumerate(args)
-    ]
-    named = {name: arg if name in plan.mutable else _clone(arg) for name, arg in kwargs.items()}
-    return tuple(cloned), named
+def compiled_call(func: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a guarded function while a compiler traces it."""
+    if (plan.mode or _modes.process) == "off":
+        return func(*args, **kwargs)
+    handles = torch.is_grad_enabled() and is_tracing() and not exporting()
+    names, mutable, count = plan.positional, plan.mutable, len(plan.positional)
+    known: list[tuple[Tensor, Tensor]] = []
+    made: list[Any] = []
+    for i, arg in enumerate(args):
+        name = names[i] if i < count else plan.variadic
+        made.append(arg if name in mutable else _cloned(arg, known, handles))
+    open_ended = plan.keywords in mutable
+    named: dict[str, Any] = {}
+    for name, arg in kwargs.items():
+        exempt = name in mutable or (open_ended and name not in plan.parameters)
+        named[name] = arg if exempt else _cloned(arg, known, handles)
+    out = func(*made, **named)
+    return _released(out) if handles else out
 
 
-def _clone(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return x.clone()
-    if type(x) is dict:
-        return {key: _clone(value) for key, value in x.items()}
-    if type(x) is list:
-        return [_clone(value) for value in x]
-    if type(x) is tuple:
-        return tuple([_clone(value) for value in x])
+def compiled_tensor(tensor: Tensor) -> Tensor:
+    """Return what `freeze` gives while a compiler traces it."""
+    handles = torch.is_grad_enabled() and is_tracing() and not exporting()
+    return _cloned(tensor, [], handles)
+
+
+def _cloned(x: Any, known: list[tuple[Tensor, Tensor]], handles: bool) -> Any:
+    """Return a copy of a tensor, or of a container around copies of its tensors."""
+    if isinstance(x, Tensor):
+        for original, made in known:
+            if original is x:  # the same tensor twice is one handle: `query is key`
+                return made
+        made = x.clone()
+        if handles and type(made) is Tensor:
+            made = made.as_subclass(CompiledHandle)
+        known.append((x, made))
+        return made
+    cls = type(x)
+    if cls is dict or cls is OrderedDict:
+        return cls([(key, _cloned(value, known, handles)) for key, value in x.items()])
+    if cls is list:
+        return [_cloned(value, known, handles) for value in x]
+    if cls is tuple:
+        return tuple([_cloned(value, known, handles) for value in x])
+    if isinstance(x, tuple) and hasattr(cls, "_fields"):
+        return cls(*[_cloned(value, known, handles) for value in x])
     return x
+
+
+def _released(out: Any) -> Any:
+    """Return a result with plain tensors for handles; dicts and lists are changed in place."""
+    if isinstance(out, CompiledHandle):
+        return plain(out)
+    cls = type(out)
+    if cls is tuple:
+        return tuple([_released(value) for value in out])
+    if isinstance(out, tuple) and hasattr(cls, "_fields"):
+        return cls(*[_released(value) for value in out])
+    if isinstance(out, dict):
+        for key, value in list(out.items()):
+            new = _released(value)
+            if new is not value:
+                out[key] = new
+    elif cls is list:
+        for i in range(len(out)):
+            new = _released(out[i])
+            if new is not out[i]:
+                out[i] = new
+    elif dataclasses.is_dataclass(out):
+        for field in dataclasses.fields(out):
+            value = getattr(out, field.name)
+            new = _released(value)
+            if new is not value:
+                setattr(out, field.name, new)
+    return out

@@ -147,7 +147,7 @@ def _is_parent_forward(module: Any) -> bool:
 
 # -- plain tensors by position ---------------------------------------------------------------------
 
-_Entries = list[tuple[Any, Any, int]]
+_Entries = list[tuple[Any, Any, int | None]]
 
 
 def _flat(plan: Plan, args: tuple[Any, ...]) -> tuple[list[Any] | None, _Entries | None]:
@@ -164,16 +164,20 @@ def _flat(plan: Plan, args: tuple[Any, ...]) -> tuple[list[Any] | None, _Entries
     entries: _Entries = []
     for i, x in enumerate(args):
         cls = type(x)
-        if cls is Tensor:
-            if x.layout is not torch.strided or x.is_inference():
+        if cls is Tensor or cls is FrozenTensor:
+            if cls is FrozenTensor:  # of an outer call, which watches its version
+                version = None
+            elif x.layout is not torch.strided or x.is_inference():
                 return None, None
+            else:
+                version = x._version
             for known, handle, _ in entries:
                 if known is x:  # the same tensor twice is one handle: `query is key`
                     made.append(handle)
                     break
             else:
                 handle = make_handle(x, plan, owner, names[i])
-                entries.append((x, handle, x._version))
+                entries.append((x, handle, version))
                 made.append(handle)
         elif cls in ATOMS:
             made.append(x)
@@ -203,7 +207,7 @@ def _flat_leave(plan: Plan, owner: type | None, entries: _Entries, out: Any) -> 
         # Owners of a handle that nobody kept: its entry, the loop and the question; where it was
         # the result, our caller and `returned`.
         kept = sys.getrefcount(handle) > (5 if handle is returned else 3)
-        if kept or x._version != version:
+        if kept or (version is not None and x._version != version):
             call = Call(plan, owner, cloning=False)
             call.entries = {id(x): (x, handle, version)}
             call.check()
