@@ -26,7 +26,7 @@ from safemodule._compat import (
     transforms_active,
     warn_degraded,
 )
-from safemodule._compile import compiled_inputs
+from safemodule._compile import compiled_call
 from safemodule._modes import effective
 from safemodule._release import Release
 from safemodule._state import Plan
@@ -79,13 +79,12 @@ def _wrapper(func: Any, plan: Plan) -> Any:
     transforms, dispatching, tracing = transforms_active, dispatch_modes, tracing_state
     tangents, recording = forward_ad, torch.is_grad_enabled
     refcount, strided, plain = sys.getrefcount, torch.strided, Tensor
-    frozen, compiled, is_parent = FrozenTensor, compiled_inputs, _is_parent_forward
+    frozen, compiled, is_parent = FrozenTensor, compiled_call, _is_parent_forward
     begin, end, flat, flat_end = enter, leave, _flat, _flat_leave
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
-            args, kwargs = compiled(plan, args, kwargs)
-            return func(*args, **kwargs)
+            return compiled(func, plan, args, kwargs)
         blocks = get_blocks()
         if (blocks[-1] if blocks else declared or modes.process) == "off":
             return func(*args, **kwargs)
