@@ -13,6 +13,7 @@ from safemodule import _report
 from safemodule._compat import (
     CAN_SWAP,
     dispatch_modes,
+    modes_only_watch,
     set_grad_enabled,
     tracing_state,
     transforms_active,
@@ -40,15 +41,9 @@ def must_clone() -> bool:
     return (
         transforms_active()
         or tracing_state() is not None
-        or (dispatch_modes() and not _own_modes_only())
+        or (dispatch_modes() and not modes_only_watch())
         or not CAN_SWAP
     )
-
-
-def _own_modes_only() -> bool:
-    """Tell whether the dispatch modes about are `explain()`'s, which only watch."""
-    modes: Any = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    return all(getattr(mode, "only_watches", False) for mode in modes)
 
 
 class Call:
