@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from safemodule import _custom
+from safemodule import _custom, _thrift
 from safemodule._compat import (
     COUNTS_TELL,
     increment_version,
@@ -47,6 +47,8 @@ def redirect(kind: type, handle: Any, root: Root) -> int:
             copied = _redirect_root(kind, handle, root, views)
     finally:
         set_grad_enabled(before)
+    if root.private:
+        _thrift.moved(root)
     root.private = True
     root.saved, root.read = False, before
     return copied

@@ -57,6 +57,7 @@ class Root:
         "family",
         "geometry",
         "lock",
+        "moves",
         "origin",
         "over",
         "owner",
@@ -91,6 +92,8 @@ class Root:
         """A differentiable operation has read it since (only kept where counts cannot tell)."""
         self.geometry = False
         """`as_strided` was used on an input that does not cover its storage: a copy is no clone."""
+        self.moves = 0
+        """How often the private copy moved, because autograd had saved its value."""
         self.pinned: str | None = None
         """The op that handed out the address of the private copy."""
         self.family: weakref.ref[Family] | None = None

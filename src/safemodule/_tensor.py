@@ -21,6 +21,7 @@ from safemodule._intercept import intercept, unmasked
 from safemodule._location import Location
 from safemodule._redirect import redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
+from safemodule._thrift import THRIFTY, spared
 from safemodule._views import adopt, make_view
 from safemodule._writes import EFFECTS, Effect, Kind, effect_of
 
@@ -83,6 +84,8 @@ class FrozenTensor(Tensor):
         if way is None:
             way = _way_of(func)
         if way and len(types) == 1:
+            if THRIFTY and way is _PURE:
+                args = spared(cls, args)
             out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
             if way is _VIEW:
                 if type(out) is Tensor and not kwargs and type(args[0]) is cls and len(args) < 3:
