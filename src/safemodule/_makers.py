@@ -35,6 +35,8 @@ def maker_of(cls: type) -> Maker | None:
             return _packed
         if hasattr(cls, "_fields") and hasattr(cls, "_make"):
             return _named_tuple
+        if hasattr(cls, "n_sequence_fields"):  # torch.return_types.max and the like
+            return _struct_sequence
         return _tuple if cls is tuple else _by_pytree if pytree_node(cls) else None
     if issubclass(cls, (dict, list)) or (is_guarded_class(cls)):
         return _stand_in
@@ -66,6 +68,11 @@ def _named_tuple(call: Call, x: Any, path: str) -> Any:
         call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)
     ]
     return x if _same(items, x) else type(x)._make(items)
+
+
+def _struct_sequence(call: Call, x: Any, path: str) -> Any:
+    items = [call.protect(item, f"{path}[{i}]") for i, item in enumerate(x)]
+    return x if _same(items, x) else type(x)(items)
 
 
 def _packed(call: Call, x: Any, path: str) -> Any:

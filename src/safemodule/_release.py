@@ -166,9 +166,10 @@ class Release:
             return out
         if cls is tuple:
             return tuple(items)
-        if issubclass(cls, PackedSequence) or not hasattr(cls, "_make"):
+        if issubclass(cls, PackedSequence):  # its constructor looks at values
             return tuple.__new__(cls, items)
-        return cls._make(items)
+        make = getattr(cls, "_make", cls)  # a namedtuple; else a struct sequence, or a subclass
+        return make(items)
 
     def _attributes(self, out: Any) -> bool:
         changed = False
