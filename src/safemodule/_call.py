@@ -13,13 +13,14 @@ from safemodule import _report
 from safemodule._compat import (
     CAN_SWAP,
     dispatch_modes,
+    interception_off,
     modes_only_watch,
-    set_grad_enabled,
     tracing_state,
     transforms_active,
 )
 from safemodule._makers import maker_of
 from safemodule._modes import effective
+from safemodule._snapshot import snapshot
 from safemodule._state import Plan, Root, handle_and_root
 from safemodule._tensor import FrozenTensor, make_handle
 
@@ -103,12 +104,11 @@ class Call:
         return made
 
     def _snapshot(self, x: Any, argument: str) -> Any:
-        before = torch.is_grad_enabled()
-        set_grad_enabled(True)
-        try:
-            copy = x.clone()
-        finally:
-            set_grad_enabled(before)
+        if type(x) is FrozenTensor:
+            with interception_off():
+                copy: Any = snapshot(x)
+        else:
+            copy = snapshot(x)
         copy.__class__ = FrozenTensor
         root = copy._safemodule = Root(x, self.plan, self.owner, argument)
         root.private = True

@@ -62,6 +62,10 @@ is_alias: Any = getattr(_C, "_is_alias_of", _is_alias_slowly)
 # Sets the grad mode without the 1.5 us of `torch.set_grad_enabled` as a block.
 set_grad_enabled: Any = getattr(_C, "_set_grad_enabled", torch.set_grad_enabled)
 
+# A copy that shares the storage until one side writes (aten/src/ATen/native/TensorFactories.cpp,
+# c10/core/impl/COW.h). None: a snapshot is a clone.
+lazy_clone: Any = getattr(torch, "_lazy_clone", None)
+
 # Under these a guarded call clones its inputs: the tracer sees ordinary operations.
 tracing_state: Any = getattr(_C, "_get_tracing_state", lambda: None)
 dispatch_modes: Any = getattr(_C, "_len_torch_dispatch_stack", lambda: 0)
