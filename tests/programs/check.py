@@ -1,0 +1,268 @@
+"""Run a program guarded, on clones and in the reference, and compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import linecache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import safemodule
+
+from tests.programs.reference import Ref, Run, Undefined, value_of
+
+RTOL = ATOL = 1e-9
+_numbers = itertools.count()
+
+
+def data(*shape, seed=0):
+    """Return float64 numbers between -1 and 1, no two of them alike."""
+    count = torch.Size(shape).numel()
+    return (torch.arange(count, dtype=torch.float64) * 1.7 + 0.6 * seed + 0.3).sin().view(shape)
+
+
+@dataclasses.dataclass
+class Program:
+    """Python source in two parts: what makes the inputs, and what is run on them."""
+
+    inputs: str
+    """Defines `args` (a tuple for `forward`), `leaves` and `p` (parameters)."""
+    body: str
+    """Defines `forward`, with inner functions before it."""
+
+    def source(self):
+        """Return the program as a script that runs on its own."""
+        return (
+            "import torch\nimport torch.nn.functional as F\n\n"
+            "from safemodule import SafeModule, freeze, freeze_inputs\n"
+            "from tests.programs.check import Program, check, data\n\n"
+            f"INPUTS = '''\n{self.inputs}'''\nBODY = '''\n{self.body}'''\n"
+            "check(Program(INPUTS.lstrip(), BODY.lstrip()))\n"
+        )
+
+
+class Mismatch(AssertionError):
+    """The guarded run of a program is not as if its inputs had been cloned."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one run gave."""
+
+    values: list
+    gradients: list
+
+
+class Caller:
+    """The caller's side of one run: its tensors, and whether they are what they were."""
+
+    def __init__(self, program):
+        self.space = {"torch": torch, "F": F, "data": data}
+        exec(_code(program.inputs, "inputs"), self.space)
+        self.args = self.space["args"]
+        self.leaves = self.space["leaves"]
+        self.tensors = list(tensors_in(self.args))
+        self.before = [_state(t) for t in self.tensors]
+        self.items = _items(self.args)
+
+    def untouched(self):
+        for x, (value, *state) in zip(self.tensors, self.before, strict=True):
+            now, *facts = _state(x)
+            if not _same(value, now):
+                raise Mismatch(f"the caller's tensor was {value}, is {now}")
+            if state != facts:
+                raise Mismatch(f"the caller's tensor had {state}, has {facts}")
+        if _items(self.args) != self.items:
+            raise Mismatch("the caller's containers have changed")
+
+
+def _state(x):
+    return (
+        x.detach().clone(), x._version, x.shape, x.stride(), x.storage_offset(), x.data_ptr(),
+        x.requires_grad, x.grad_fn, type(x),
+    )  # fmt: skip
+
+
+def _items(value):
+    if isinstance(value, dict):
+        return [(key, id(item), _items(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(id(item), _items(item)) for item in value]
+    return None
+
+
+def tensors_in(value):
+    """Yield the tensors in nested containers."""
+    if isinstance(value, (Tensor, Ref)):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+_cache = {}
+
+
+def _code(source, name):
+    code = _cache.get(source)
+    if code is None:
+        if len(_cache) > 8:
+            _cache.clear()
+        filename = f"<program {name} {next(_numbers)}>"
+        code = _cache[source] = compile(source, filename, "exec")
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    return code
+
+
+# -- the runs --------------------------------------------------------------------------------------
+
+
+def run_reference(program):
+    """Return the run, the caller and the results as they came."""
+    caller = Caller(program)
+    code = _code(program.body, "body")
+    run = Run(code.co_filename)
+    caller.space.update(run.namespace())
+    exec(code, caller.space)
+    out = caller.space["forward"](*caller.args)
+    return run, caller, out
+
+
+def run_guarded(program):
+    caller = Caller(program)
+    code = _code(program.body, "body")
+    for name in ("SafeModule", "freeze", "freeze_inputs"):
+        caller.space[name] = getattr(safemodule, name)
+    exec(code, caller.space)
+    with safemodule.record() as log:
+        out = caller.space["forward"](*caller.args)
+    return log, caller, out
+
+
+def outcome(out, leaves):
+    """Return the values and, of a fixed weighted sum of them, the gradients."""
+    values = [value_of(x) for x in tensors_in(out)]
+    loss = torch.zeros((), dtype=torch.float64)
+    for i, value in enumerate(values):
+        if value.requires_grad:
+            real = torch.view_as_real(value) if value.is_complex() else value
+            loss = loss + (real * data(*real.shape, seed=i + 20)).sum()
+    gradients = [None] * len(leaves)
+    if loss.requires_grad:
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return Outcome(values, list(gradients))
+
+
+def defined(program):
+    """Return what the reference says of a program; raises Undefined where it has no meaning."""
+    run, caller, out = run_reference(program)
+    expected = outcome(out, caller.leaves)
+    for value in (*expected.values, *expected.gradients):
+        if value is not None and value.dtype.is_floating_point and not (value.abs() < 1e12).all():
+            raise Undefined("out of range")
+    return run, caller, out, expected
+
+
+def check(program):
+    """Compare the guarded run of a program with the reference; raises Mismatch."""
+    run, caller, out, expected = defined(program)
+    log, guarded_caller, guarded_out = run_guarded(program)
+    for x in tensors_in(guarded_out):
+        if type(x) is not Tensor:
+            raise Mismatch(f"a result is a {type(x).__name__}")
+    _compare_identity(out, caller, guarded_out, guarded_caller)
+    got = outcome(guarded_out, guarded_caller.leaves)
+    compare(got, expected)
+    guarded_caller.untouched()
+    writes = {(m.lineno, m.argument) for m in log if m.kind == "tensor"}
+    if writes != run.writes:
+        raise Mismatch(f"on record are {sorted(writes)}, written were {sorted(run.writes)}")
+    return run
+
+
+def _compare_identity(out, caller, guarded_out, guarded_caller):
+    pairs = zip(tensors_in(out), tensors_in(guarded_out), strict=True)
+    for i, (x, y) in enumerate(pairs):
+        for mine, theirs in zip(caller.tensors, guarded_caller.tensors, strict=True):
+            if (x is mine) != (y is theirs):
+                raise Mismatch(f"result {i} is the caller's tensor: {y is theirs}, not {x is mine}")
+
+
+def compare(got, expected):
+    """Raise Mismatch unless two outcomes are the same."""
+    for i, (a, b) in enumerate(zip(got.values, expected.values, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype or not _close(a, b):
+            raise Mismatch(f"result {i} is\n{a}, not\n{b}")
+    for i, (a, b) in enumerate(zip(got.gradients, expected.gradients, strict=True)):
+        a = torch.zeros(()) if a is None else a
+        b = torch.zeros(()) if b is None else b
+        if not _close(*torch.broadcast_tensors(a, b)):
+            raise Mismatch(f"the gradient of leaf {i} is\n{a}, not\n{b}")
+
+
+def _close(a, b):
+    if a.dtype in (torch.bool, torch.int64):
+        return torch.equal(a, b)
+    return torch.allclose(a, b, rtol=RTOL, atol=ATOL, equal_nan=True)
+
+
+def _same(a, b):
+    return torch.equal(torch.view_as_real(a), torch.view_as_real(b)) if a.is_complex() else (
+        torch.equal(a, b)
+    )
+
+
+# -- plain PyTorch ---------------------------------------------------------------------------------
+
+
+def run_plain(program):
+    """Run a program on clones, without the library and without the reference."""
+    caller = Caller(program)
+
+    def freeze_inputs(func=None, *, snapshot=False):
+        if func is None:
+            return freeze_inputs
+        return lambda *args, **kwargs: func(*_cloned(args, {}), **_cloned(kwargs, {}))
+
+    class SafeModule:
+        def __call__(self, *args, **kwargs):
+            return freeze_inputs(self.forward)(*args, **kwargs)
+
+    caller.space.update(
+        freeze=lambda x, *, name: _cloned(x, {}), freeze_inputs=freeze_inputs, SafeModule=SafeModule
+    )
+    exec(_code(program.body, "body"), caller.space)
+    return caller, caller.space["forward"](*caller.args)
+
+
+def _cloned(value, known):
+    if isinstance(value, Tensor):
+        with torch.enable_grad():
+            return known.setdefault(id(value), (value, value.clone()))[1]
+    if isinstance(value, dict):
+        return {key: _cloned(item, known) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_cloned(item, known) for item in value])
+    return value
+
+
+def check_reference(program):
+    """Compare the reference with PyTorch on clones. Returns False where that refuses the program."""
+    run, _, _, expected = defined(program)
+    if run.by_geometry or run.passed_through:
+        return False  # the two differ by design
+    try:
+        caller, out = run_plain(program)
+        got = outcome(out, caller.leaves)
+    except RuntimeError:
+        return False
+    if ".data" in program.body:  # what was saved has changed, unseen by autograd
+        got.gradients = expected.gradients
+    compare(got, expected)
+    return True
