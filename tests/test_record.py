@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from safemodule._record import Mutation, MutationLog, active_logs, record
+from safemodule._record import Mutation, MutationLog, active_logs, record, record_everywhere
 from safemodule._table import describe, format_bytes
 
 
@@ -354,3 +354,15 @@ def test_log_is_safe_to_share():
     for thread in threads:
         thread.join()
     assert list(log) == [write(count=16001, bytes_copied=16000)]
+
+
+def test_a_log_of_every_thread():
+    """It sees writes that no block of their own thread would show it, until its end."""
+    with record_everywhere() as log, record() as own:
+        thread = threading.Thread(target=lambda: [each.add(write()) for each in active_logs()])
+        thread.start()
+        thread.join()
+        assert len(log) == 1
+        assert len(own) == 0
+        assert set(map(id, active_logs())) == {id(log), id(own)}
+    assert active_logs() == ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from safemodule._decorator import freeze_inputs
 from safemodule._errors import InplaceError, InputMutationError, InputMutationWarning
+from safemodule._explain import explain
 from safemodule._freeze import freeze
 from safemodule._guard import guard
 from safemodule._modes import get_mode, mode, set_mode
@@ -24,6 +25,7 @@ __all__ = [
     "MutationLog",
     "SafeModule",
     "__version__",
+    "explain",
     "freeze",
     "freeze_inputs",
     "get_mode",

@@ -16,7 +16,7 @@ from safemodule import _table
 from safemodule._table import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
 
 __all__ = ["Kind", "Mutation", "MutationLog", "Site", "active_logs", "describe", "record"]
 
@@ -232,9 +232,16 @@ class MutationLog(Sequence[Mutation]):
         return _table.as_html(tuple(self), self.copies)
 
 
-# The logs of the `record` blocks around the running code.
+# The logs of the `record` blocks around the running code, and those that see every thread.
 _active: ContextVar[tuple[MutationLog, ...]] = ContextVar("safemodule_logs", default=())
-active_logs: Callable[[], tuple[MutationLog, ...]] = _active.get
+_get_active = _active.get
+_everywhere: tuple[MutationLog, ...] = ()
+_lock: Final = threading.Lock()
+
+
+def active_logs() -> tuple[MutationLog, ...]:
+    """Return the logs that see what is written here."""
+    return _get_active() + _everywhere
 
 
 @contextmanager
@@ -265,6 +272,24 @@ def record() -> Generator[MutationLog, None, None]:
     finally:
         # Take out this log alone: blocks held open by generators need not end in order.
         _active.set(tuple(other for other in _active.get() if other is not log))
+
+
+@contextmanager
+def record_everywhere() -> Generator[MutationLog, None, None]:
+    """Record as `record` does, in every thread: for the command line and the pytest plugin.
+
+    Yields:
+        The log.
+    """
+    global _everywhere  # noqa: PLW0603 -- all threads of the process is what this is about
+    log = MutationLog()
+    with _lock:
+        _everywhere = (*_everywhere, log)
+    try:
+        yield log
+    finally:
+        with _lock:
+            _everywhere = tuple(other for other in _everywhere if other is not log)
 
 
 for _public in (Mutation, MutationLog, record):
