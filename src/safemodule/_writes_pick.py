@@ -48,24 +48,32 @@ class Target(NamedTuple):
 def argument(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    index: int | None,
+    position: int | None,
     name: str,
     default: Any = None,
 ) -> Any:
     """Return one argument, given by position or by name."""
-    if index is not None and index < len(args):
-        return args[index]
+    if position is not None and position < len(args):
+        return args[position]
     return kwargs.get(name, default)
 
 
-def collect(value: Any, found: list[Any]) -> None:
-    """Add the tensors in ``value`` (one, or nested lists of them) that are not yet in ``found``."""
+def collect(value: Any, found: dict[int, Any]) -> None:
+    """Add the tensors in ``value``, one or nested lists of them, to ``found``, each by its id."""
     if isinstance(value, torch.Tensor):
-        if not any(value is known for known in found):
-            found.append(value)
+        found.setdefault(id(value), value)
     elif isinstance(value, (list, tuple)):
         for item in cast("list[Any]", value):
             collect(item, found)
+
+
+def tensors_in(value: Any) -> Sequence[Any]:
+    """Return the tensors in ``value``, one or nested lists of them, each once."""
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    found: dict[int, Any] = {}
+    collect(value, found)
+    return list(found.values())
 
 
 def first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
@@ -82,70 +90,61 @@ def _first_keyword(kwargs: dict[str, Any]) -> Sequence[Any]:
 
 def first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
     """Write every tensor of the first argument."""
-    found: list[Any] = []
-    collect(args[0] if args else next(iter(kwargs.values()), None), found)
-    return found
+    return tensors_in(args[0] if args else next(iter(kwargs.values()), None))
 
 
 def everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
     """Name all tensor arguments."""
-    found: list[Any] = []
-    collect(args, found)
-    collect(list(kwargs.values()), found)
-    return found
+    return tensors_in([args, list(kwargs.values())])
 
 
 def out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:  # noqa: ARG001
     """Write ``out=``, a tensor or several: most builtin functions, hence short."""
-    if "out" not in kwargs:
-        return ()
-    found: list[Any] = []
-    collect(kwargs["out"], found)
-    return found
+    return tensors_in(kwargs["out"]) if "out" in kwargs else ()
 
 
 def picked(targets: Sequence[Target]) -> Written:
     """Write the arguments of these names and positions whose gates are open."""
+    gates = {target.gate for target in targets}
+    if len(gates) == 1 and None not in gates:  # one question for all, of a norm in evaluation
+        return _gated(picked([target._replace(gate=None) for target in targets]), gates.pop())
+    if len(targets) == 1 and targets[0].gate is None:
+        name, position, _ = targets[0]
+        return lambda args, kwargs: tensors_in(argument(args, kwargs, position, name))
 
     def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        found: list[Any] = []
-        for name, index, gate in targets:
+        found: dict[int, Any] = {}
+        for name, position, gate in targets:
             if gate is None or gate.is_open(args, kwargs):
-                collect(argument(args, kwargs, index, name), found)
-        return found
+                collect(argument(args, kwargs, position, name), found)
+        return list(found.values())
 
     return written
 
 
-def gated(writer: Written, *gates: Gate) -> Written:
-    """Write only if every gate is open."""
-
-    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        if all(gate.is_open(args, kwargs) for gate in gates):
-            return writer(args, kwargs)
-        return ()
-
-    return written
+def _gated(writer: Written, gate: Gate | None) -> Written:
+    if gate is None:
+        return writer
+    is_open = gate.is_open
+    return lambda args, kwargs: writer(args, kwargs) if is_open(args, kwargs) else ()
 
 
 def union(*writers: Written) -> Written:
     """Write what any of them writes."""
-
-    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        found: list[Any] = []
-        for writer in writers:
-            collect(list(writer(args, kwargs)), found)
-        return found
-
-    return written
+    return lambda args, kwargs: tensors_in([list(writer(args, kwargs)) for writer in writers])
 
 
 def in_place_flag(parameters: Sequence[str]) -> Written:
-    """Write the first parameter if ``inplace``."""
-    return gated(
-        picked([Target(parameters[0], 0)]),
-        Gate("inplace", parameters.index("inplace"), default=False),
-    )
+    """Write the first parameter if ``inplace``: asked of every activation, hence short."""
+    target = parameters[0]
+    position = parameters.index("inplace")
+
+    def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        if not (args[position] if len(args) > position else kwargs.get("inplace")):
+            return ()
+        return (args[0],) if args else (kwargs[target],)
+
+    return written
 
 
 def dropout_flag(parameters: Sequence[str], unbatched: int | None) -> Written:
@@ -233,10 +232,19 @@ class _Overload(NamedTuple):
     known: frozenset[str]
     positional: int
     required: tuple[int, ...]
-    targets: Sequence[Target]
+    targets: list[Target]
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Say whether these arguments fit by number and by name."""
+        count = len(args)
+        return (
+            count <= self.positional
+            and self.known.issuperset(kwargs)
+            and all(i < count or self.names[i] in kwargs for i in self.required)
+        )
 
 
-def by_overload(schemas: Sequence[Any], targets_of: Callable[[Any], Sequence[Target]]) -> Written:
+def by_overload(schemas: Sequence[Any], targets_of: Callable[[Any], list[Target]]) -> Written:
     """Write what those overloads write that can take the arguments of the call."""
     overloads = [
         _Overload(
@@ -248,18 +256,22 @@ def by_overload(schemas: Sequence[Any], targets_of: Callable[[Any], Sequence[Tar
         )
         for schema in schemas
     ]
+    if all(overload.targets == overloads[0].targets for overload in overloads):
+        return picked(overloads[0].targets)
+    targets = [target for overload in overloads for target in overload.targets]
+    # Most functions write by overloads with out= alone.
+    keywords = frozenset(target.name for target in targets)
+    only_keywords = all(target.position is None for target in targets)
 
     def written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        found: list[Any] = []
-        count = len(args)
-        for names, known, positional, required, targets in overloads:
-            if count > positional or not known.issuperset(kwargs):
-                continue
-            if any(i >= count and names[i] not in kwargs for i in required):
-                continue
-            for name, index, gate in targets:
-                if gate is None or gate.is_open(args, kwargs):
-                    collect(argument(args, kwargs, index, name), found)
-        return found
+        if only_keywords and keywords.isdisjoint(kwargs):
+            return ()
+        found: dict[int, Any] = {}
+        for overload in overloads:
+            if overload.takes(args, kwargs):
+                for name, position, gate in overload.targets:
+                    if gate is None or gate.is_open(args, kwargs):
+                        collect(argument(args, kwargs, position, name), found)
+        return list(found.values())
 
     return written
