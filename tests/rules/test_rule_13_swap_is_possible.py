@@ -1,0 +1,61 @@
+"""Rule 13: where the swap is impossible nothing has changed when the error comes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from safemodule import freeze_inputs, record
+from tests.helpers import Caller
+
+
+@pytest.fixture(params=["handle", "view"])
+def held(request):
+    """A guarded call whose write cannot be redirected: C++ holds a weak reference."""
+    seen = {}
+
+    @freeze_inputs
+    def forward(x):
+        v = x[:2]
+        w = x.view(-1)
+        weak = torch._C._WeakTensorRef(x if request.param == "handle" else w)
+        with pytest.raises(RuntimeError, match="weak reference") as caught:
+            x.add_(1)
+        seen["error"] = str(caught.value)
+        seen["values"] = [x.tolist(), v.tolist(), w.tolist()]
+        v_alone = v * 1
+        del weak
+        x.mul_(2)  # now it can
+        seen["after"] = [x.tolist(), v.tolist(), w.tolist()]
+        return v_alone, x
+
+    return forward, seen
+
+
+def test_nothing_has_changed(held):
+    """Handle and views are what they were, and the caller's tensor is untouched."""
+    forward, seen = held
+    x = torch.ones(3)
+    caller = Caller(x)
+    with record() as log:
+        forward(x)
+    caller.check()
+    assert seen["values"] == [[1, 1, 1], [1, 1], [1, 1, 1]]
+    assert [m.op for m in log] == ["mul_"]
+
+
+def test_it_works_again_afterwards(held):
+    """Views and handle still belong together."""
+    forward, seen = held
+    v, x = forward(torch.ones(3))
+    assert seen["after"] == [[2, 2, 2], [2, 2], [2, 2, 2]]
+    assert v.tolist() == [1, 1]
+    assert x.tolist() == [2, 2, 2]
+
+
+def test_the_error_says_what_to_do(held):
+    """In plain words."""
+    forward, seen = held
+    forward(torch.ones(3))
+    assert "nothing was written" in seen["error"]
+    assert "clone" in seen["error"]
