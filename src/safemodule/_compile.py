@@ -16,7 +16,7 @@ from torch import Tensor
 
 from safemodule import _modes
 from safemodule._compile_compat import exporting, is_tracing
-from safemodule._compile_tensor import CompiledHandle, plain
+from safemodule._compile_tensor import CompiledHandle, handles_work, plain
 
 if TYPE_CHECKING:
     from safemodule._state import Plan
@@ -26,7 +26,7 @@ def compiled_call(func: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str
     """Call a guarded function while a compiler traces it."""
     if (plan.mode or _modes.process) == "off":
         return func(*args, **kwargs)
-    handles = torch.is_grad_enabled() and is_tracing() and not exporting()
+    handles = _with_handles()
     names, mutable, count = plan.positional, plan.mutable, len(plan.positional)
     known: list[tuple[Tensor, Tensor]] = []
     made: list[Any] = []
@@ -44,8 +44,11 @@ def compiled_call(func: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str
 
 def compiled_tensor(tensor: Tensor) -> Tensor:
     """Return what `freeze` gives while a compiler traces it."""
-    handles = torch.is_grad_enabled() and is_tracing() and not exporting()
-    return _cloned(tensor, [], handles)
+    return _cloned(tensor, [], _with_handles())
+
+
+def _with_handles() -> bool:
+    return torch.is_grad_enabled() and is_tracing() and not exporting() and handles_work()
 
 
 def _cloned(x: Any, known: list[tuple[Tensor, Tensor]], handles: bool) -> Any:

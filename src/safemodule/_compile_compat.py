@@ -35,14 +35,23 @@ def exporting() -> bool:
     return bool(_is_exporting())
 
 
-def admit_to_compiled_code(kind: type[Tensor]) -> None:
-    """Let tensors of a class be inputs of compiled code: a graph break hands them on.
+def kept_inside(kind: type[Tensor]) -> bool:
+    """See to it that tensors of a class never leave the code that TorchDynamo makes.
 
-    The first run of a compiled graph is checked by a dispatch mode (since 2.9) that refuses classes
-    it does not know, with "Multiple dispatch failed".
-    (torch/_functorch/_aot_autograd/runtime_wrappers.py: `_AnalyzeCustomOpInputOutputMode`)
+    What leaves a compiled graph is turned into its class by `to_subclass`, and a graph that is given
+    such a tensor again, after a graph break or by the next call, fails with "Multiple dispatch
+    failed". For this class the tensor is left as it is. False where that cannot be arranged.
+    (torch/_dynamo/codegen.py, torch/_dynamo/utils.py)
     """
-    wrappers: Any = sys.modules.get("torch._functorch._aot_autograd.runtime_wrappers")
-    known: Any = getattr(wrappers, "HANDLED_TYPES", None)
-    if isinstance(known, tuple) and kind not in known:
-        wrappers.HANDLED_TYPES = (*known, kind)
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    convert: Any = getattr(utils, "to_subclass", None)
+    if convert is None:
+        return False
+    if kind not in getattr(convert, "_safemodule_inside", ()):
+
+        def to_subclass(tensor: Any, cls: type) -> Any:
+            return tensor if cls is kind else convert(tensor, cls)
+
+        to_subclass._safemodule_inside = (kind,)  # type: ignore[attr-defined]
+        utils.to_subclass = to_subclass
+    return True

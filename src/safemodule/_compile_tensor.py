@@ -20,9 +20,9 @@ from torch import Tensor
 from safemodule import _writes_pick as pick
 from safemodule._compile_compat import (
     HigherOrderOperator,
-    admit_to_compiled_code,
     constant_in_trace,
     interception_off,
+    kept_inside,
 )
 from safemodule._writes import Kind, effect_of
 
@@ -31,7 +31,11 @@ _READ, _VIEW, _FIRST, _OUT, _OTHER, _ITSELF, _AS_IS = range(7)
 
 
 class CompiledHandle(Tensor):
-    """A private copy of an input while a compiler traces; it is never the caller's memory."""
+    """A private copy of an input while TorchDynamo traces.
+
+    It exists in traces only: what leaves the compiled code, also at a graph break, is plain. So after
+    a break, a value that is read and then written is refused by autograd as after a manual clone.
+    """
 
     @classmethod
     def __torch_function__(
@@ -40,9 +44,9 @@ class CompiledHandle(Tensor):
         named = kwargs or {}
         with interception_off():
             code = _code_of(func)
-            if code == _READ or (code == _OUT and "out" not in named):
-                return _read(func, args, named)
-            if code == _VIEW:
+            if code == _READ:
+                return func(*_cloned(args), **_cloned_named(named))
+            if code == _VIEW or (code == _OUT and "out" not in named):
                 return _view(func, args, named)
             if code == _FIRST and len(args) > 0 and not _saves_result(func):
                 func(args[0], *_cloned(args[1:]), **_cloned_named(named))
@@ -55,9 +59,24 @@ class CompiledHandle(Tensor):
             return _write(func, args, named)
 
 
+def _routed(name: str) -> Any:
+    """Return a method that leads where torch leads for methods written in C++."""
+    method = getattr(Tensor, name)
+
+    def routed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return CompiledHandle.__torch_function__(method, (), (self, *args), kwargs)
+
+    return routed
+
+
+# TorchDynamo asks a subclass for methods of torch that are written in Python as for attributes,
+# and stops there. (torch/_dynamo/variables/torch_function.py: `var_getattr`)
+for _name in ("norm", "split", "unflatten", "unique", "unique_consecutive", "stft", "istft", "lu"):
+    setattr(CompiledHandle, _name, _routed(_name))
+
+
 @constant_in_trace
 def _code_of(func: Any) -> int:
-    admit_to_compiled_code(CompiledHandle)
     effect = effect_of(func)
     if effect.kind is Kind.WRITE:
         if effect.written is pick.out:
@@ -87,15 +106,10 @@ def _is_python(func: Any) -> bool:
     return hasattr(func, "__code__")
 
 
-def _read(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run an operation on clones: autograd may save them, nobody writes them."""
-    if _may_alias(func):
-        return _view(func, args, kwargs)
-    return func(*_cloned(args), **_cloned_named(kwargs))
-
-
 def _view(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run an operation whose results may be views of the handle, and treat them as such."""
+    """Run an operation that writes nothing; if results may be views, they are handles too."""
+    if not _may_alias(func):  # autograd may save the clones, nobody writes them
+        return func(*_cloned(args), **_cloned_named(kwargs))
     if _is_python(func):  # functions of torch that ask for subclasses again do not find them
         args, kwargs = _aliased(args), {key: _aliased(arg) for key, arg in kwargs.items()}
     return _handles(func(*args, **kwargs))
@@ -106,7 +120,7 @@ def _write(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     shape = (_outline(args), _outline(list(kwargs.values())), tuple(kwargs))
     which = _written(func, *shape)
     if len(which) == 0:
-        return _read(func, args, kwargs)
+        return _view(func, args, kwargs)
     everything: list[Tensor] = []
     _flatten(args, everything)
     _flatten(list(kwargs.values()), everything)
@@ -220,6 +234,12 @@ def _handles(out: Any) -> Any:
     if type(out) is tuple:
         return tuple([_handles(item) for item in out])
     return out
+
+
+@constant_in_trace
+def handles_work() -> bool:
+    """Tell whether this torch can trace handles."""
+    return kept_inside(CompiledHandle)
 
 
 def plain(handle: Tensor) -> Tensor:

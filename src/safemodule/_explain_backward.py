@@ -7,13 +7,14 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from safemodule import _explain_compat as compat
-from safemodule._explain_frames import Place, user_frames
+from safemodule._errors import InplaceError
+from safemodule._explain_frames import Place, caller, user_frames
 from safemodule._explain_hooks import Saved, probing
 from safemodule._explain_message import Event, Explanation, event
-from safemodule._explain_names import in_words, live_name, parameter_name
+from safemodule._explain_names import Models, live_name
 from safemodule._explain_notes import Write
 from safemodule._explain_source import (
     is_argument,
@@ -28,20 +29,33 @@ from safemodule._record import describe
 __all__ = ["explain_saved", "overwritten", "tensor_text"]
 
 _WRITES_SHOWN: Final = 6
+_RUN_BACKWARD: Final = compat.run_backward.__code__
 
 
-def overwritten(saved: Saved, frame: FrameType) -> Exception:
-    """Return the error for a saved value that was overwritten."""
-    node = compat.current_node()
-    argument, variable = _argument_of(node, saved)
-    sentence = _sentence(saved, variable)
-    writes = saved.log.since(saved.moment) if saved.log is not None else []
+def overwritten(saved: Saved, frame: FrameType | None) -> Exception:
+    """Return the error for a saved value that was overwritten.
+
+    Args:
+        saved: The value.
+        frame: What reads it: the innermost frame, None in a thread of the engine.
+    """
     try:
-        return explain_saved(saved, node, argument, sentence, frame, writes).error()
+        return _overwritten(saved, frame).error()
     except Exception as failure:  # noqa: BLE001  a failed search for words must not hide the error
-        error = Explanation(sentence, tensor_text(saved.tensor), "", "", (), ()).error()
+        error = InplaceError(_sentence(saved, None))
         error.add_note(f"safemodule could not say more: {failure!r}")
         return error
+
+
+def _overwritten(saved: Saved, frame: FrameType | None) -> Explanation:
+    node = compat.current_node()
+    argument, variable = "", None
+    # Read by the running node itself, and not by hooks of somebody else (a checkpoint) inside it?
+    if isinstance(node, compat.FunctionNode) or frame is None or frame.f_code is _RUN_BACKWARD:
+        argument, variable = _argument_of(node, saved)
+    sentence = _sentence(saved, variable)
+    writes = saved.log.since(saved.moment) if saved.log is not None else []
+    return explain_saved(saved, node, argument, sentence, frame, writes)
 
 
 def tensor_text(tensor: Tensor) -> str:
@@ -72,14 +86,22 @@ def explain_saved(
     # A node that does not hold the value is not who saved it: backward may read it for another.
     op, is_function = op_of(node if argument else None)
     saver = _saved_name(saved, node, op, argument, is_function=is_function)
-    kind, path, model = parameter_name(saved.tensor)
+    frames = user_frames(frame)
+    module = saved.module() if saved.module is not None else None
+    models = Models(frames, module)
+    kind, path, model = models.owner(saved.tensor)
     writer = next(filter(None, (written_expression(_place(w)) for w in writes)), "")
-    name = path or saver or writer or live_name(saved.tensor, user_frames(frame))
+    name = path or saver or writer or live_name(saved.tensor, frames)
     role = f"{kind} of {model}" if path else ""
     if not role and saved.code is not None and is_argument(saved.code, name):
         role = f"argument of {saved.code.co_qualname}"
     now = compat.version_of(saved.tensor)
-    events = [_saved_event(saved, op, argument, saver)]
+    text = _saved_text(saved, op, argument, saver)
+    if module is not None:
+        text += f", in module {models.describe(module)}"
+    if saved.code is None:
+        text += ": before the explain() block began, or where its hooks do not reach"
+    events = [event("saved", text, saved.place)]
     events += _write_events(saved, writes, now)
     advice = _advice(saved, writes, name, saver, argument, role)
     return Explanation(sentence, tensor_text(saved.tensor), name, role, tuple(events), advice)
@@ -102,13 +124,14 @@ def _argument_of(node: Any, saved: Saved) -> tuple[str, Any]:
     names = [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
     for name in names:
         probing.found = []
+        probing.frame = caller(0)
         try:
             value = getattr(node, name)
             hits = [n for n, found in enumerate(probing.found) if found is saved]
         except Exception:  # noqa: BLE001, S112  released, or a reader of the user's own that fails
             continue
         finally:
-            probing.found = None
+            probing.found = probing.frame = None
         if hits and isinstance(value, Tensor):
             return name.removeprefix("_saved_"), value
         if hits:
@@ -166,22 +189,15 @@ def _saved_name(saved: Saved, node: Any, op: str, argument: str, *, is_function:
     return saved_expression(saved.place, op, re.sub(r"\[\d+\]$", "", argument))
 
 
-def _saved_event(saved: Saved, op: str, argument: str, saver: str) -> Event:
+def _saved_text(saved: Saved, op: str, argument: str, saver: str) -> str:
     text = f"saved for backward at version {saved.version}"
     if op:
         text += f" by {op}"
     if argument.startswith("result"):
-        text += ", as its result"
-    elif argument.startswith("saved_tensors"):
-        text += f", a custom Function, as {saver or argument}"
-    elif argument:
-        text += f", as its argument {argument}"
-    module = saved.module() if saved.module is not None else None
-    if isinstance(module, nn.Module):
-        text += f", in module {in_words(module)}"
-    if saved.code is None:
-        text += ": before the explain() block began, or where its hooks do not reach"
-    return event("saved", text, saved.place)
+        return f"{text}, as its result"
+    if argument.startswith("saved_tensors"):
+        return f"{text}, a custom Function, as {saver or argument}"
+    return f"{text}, as its argument {argument}" if argument else text
 
 
 def _write_events(saved: Saved, writes: list[Write], now: int) -> list[Event]:

@@ -34,6 +34,24 @@ def runner(func: Any) -> Any:
     return func._op if type(func) is torch._ops.OpOverload else func
 
 
+# Writes are counted by a kernel of the key ADInplaceOrView, which runs above a dispatch mode and is
+# off below it. Operations that have no such kernel (`_foreach_add_`, extensions) are counted by
+# what they are made of: for those the key must be on again, or the mode would hide their writes
+# from autograd. (torch/csrc/autograd/ADInplaceOrViewTypeManual.cpp, c10/core/impl/LocalDispatchKeySet.h)
+_COUNTING: Any = _C.DispatchKey.ADInplaceOrView
+
+
+def counts_writes(func: Any) -> bool:
+    """Tell whether an operation has a kernel of its own that counts its writes."""
+    return _C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
+
+
+def counting() -> Any:
+    """Return a block in which the operations that others are made of count their writes."""
+    excluded = _C._dispatch_tls_local_exclude_set().remove(_COUNTING)
+    return _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
+
+
 # Asking a subclass for its version must not run its `__torch_function__`: that may do anything.
 interception_off: Any = _C.DisableTorchFunctionSubclass
 

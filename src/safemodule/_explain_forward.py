@@ -17,10 +17,11 @@ from safemodule._explain_backward import op_of, tensor_text
 from safemodule._explain_frames import CALL_MODULE, Place, is_user, location, user_frames
 from safemodule._explain_message import Event, Explanation, event, line_event
 from safemodule._explain_mode import view_key
-from safemodule._explain_names import evaluate, in_words, live_name, parameter_name, share
+from safemodule._explain_names import Models, evaluate, live_name, share
 from safemodule._explain_notes import Notes
 from safemodule._explain_refusals import advice
 from safemodule._explain_source import (
+    definition_line,
     is_argument,
     last_binding,
     spelling,
@@ -63,16 +64,18 @@ def explain_refusal(
     with compat.interception_off():
         found = _find(trace, kind)
         tensor = found.tensor
-        owner, path, model = parameter_name(tensor) if tensor is not None else ("", "", "")
+        module = _module(trace)
+        models = Models(found.frames, module)
+        owner, path, model = models.owner(tensor) if tensor is not None else ("", "", "")
         described = tensor_text(tensor) if tensor is not None else "unknown"
         role = f"{owner} {path} of {model}" if path else _argument(found)
         made = _made(kind, found, notes)
-        module = _module(trace)
     verb = "cannot be saved for backward" if kind == "inference saved" else "refused here: written"
     how = spelling(found.place)
     here = event(
         "saved" if kind == "inference saved" else "written",
-        (f"{verb} by {how}" if how else verb) + module,
+        (f"{verb} by {how}" if how else verb)
+        + (f", in module {models.describe(module)}" if module is not None else ""),
         found.place,
     )
     events = (here,) if made is None else (made, here)
@@ -108,14 +111,14 @@ def _find(trace: TracebackType, kind: str) -> _Found:
     return _Found(tensor, name, place, frames)
 
 
-def _module(trace: TracebackType | None) -> str:
-    """Say in which module a traceback ends."""
-    module: object = None
+def _module(trace: TracebackType | None) -> nn.Module | None:
+    """Return the module in which a traceback ends."""
+    module: nn.Module | None = None
     while trace is not None:
         if trace.tb_frame.f_code is CALL_MODULE:
             module = trace.tb_frame.f_locals.get("self")
         trace = trace.tb_next
-    return f", in module {in_words(module)}" if isinstance(module, nn.Module) else ""
+    return module
 
 
 def _inference_local(frame: FrameType) -> tuple[Tensor | None, str]:
@@ -192,7 +195,7 @@ def _made_by_function(tensor: Tensor, text: str) -> Event:
         return Event("made", f"{text}: the one that torch puts around a module with a full backward hook")
     if code is None:
         return Event("made", f"{text}: {op}")
-    return line_event("made", f"{text}: {op}", code, code.co_firstlineno)
+    return line_event("made", f"{text}: {op}", code, definition_line(code))
 
 
 def _bound(tensor: Tensor, found: _Found, text: str) -> Event | None:

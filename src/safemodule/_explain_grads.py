@@ -34,8 +34,8 @@ def refuse_written_gradients(written: list[Tensor]) -> None:
     """
     if not isinstance(compat.current_node(), compat.FunctionNode):
         return
-    frame: FrameType | None = caller(2)
-    inner = frame
+    inner = caller()
+    frame: FrameType | None = inner
     while frame is not None and frame.f_code is not _APPLY:
         frame = frame.f_back
     if frame is None:

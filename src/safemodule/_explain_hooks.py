@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Saved", "SaveHooks", "probing"]
 
+# Without an argument: a thread of the engine runs hooks with no frame below them.
 _getframe: Final = sys._getframe
 _make_alias: Final = compat.make_alias
 _storage_of: Final = compat.storage_of
@@ -57,6 +58,8 @@ class _Probe(threading.local):
     """While a node is searched for its argument, overwritten values are listed, not refused."""
 
     found: list[Saved] | None = None
+    frame: FrameType | None = None
+    """The frame that reads the node."""
 
 
 probing: Final = _Probe()
@@ -76,7 +79,7 @@ class SaveHooks:
     def __init__(
         self,
         notes: Notes,
-        overwritten: Callable[[Saved, FrameType], Exception],
+        overwritten: Callable[[Saved, FrameType | None], Exception],
         *,
         check_values: bool,
     ) -> None:
@@ -100,7 +103,7 @@ class SaveHooks:
             log = self._notes.log_of_saved(_storage_of(tensor))
         except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
             log = None
-        code, offset, module = place_of_save(_getframe(1))
+        code, offset, module = place_of_save(_getframe().f_back)
         value = checksum(alias) if self._check else None
         return _new(Saved, (alias, version, log, tick(), code, offset, module, value))
 
@@ -110,9 +113,10 @@ class SaveHooks:
         if compat.version_of(tensor) == saved[1] and (saved[7] is None or same(tensor, saved[7])):
             return tensor
         if probing.found is not None:
-            probing.found.append(saved)
+            if _getframe().f_back is probing.frame:  # not through hooks of somebody else
+                probing.found.append(saved)
             return tensor
-        raise self._overwritten(saved, _getframe(1))
+        raise self._overwritten(saved, _getframe().f_back)
 
 
 def _alias_of_subclass(tensor: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteMode", "view_key"]
 
+# Never further up than our own frames: a thread of the engine has no others.
 _getframe: Final = sys._getframe
 
 
@@ -30,7 +31,11 @@ class _Plan(NamedTuple):
     written: tuple[tuple[int, str], ...] = ()
     """Position and name of each argument that is written; position -1: by name alone."""
     training: int = -1
-    """Position of a flag without which nothing is written; such writes move no version."""
+    """Position of a flag without which nothing is written, -1 for none."""
+    counted: bool = False
+    """The operation has a kernel that moves the version, above this mode: after we return."""
+    custom: bool = False
+    """Not one of PyTorch's own, and its schema need not be true."""
     view: bool = False
     """It returns a view."""
     views: bool = False
@@ -65,10 +70,14 @@ def _plan(func: Any) -> _Plan:
             for position, arg in enumerate(schema.arguments)
             if arg.alias_info is not None and arg.alias_info.is_write
         )
+        counted = compat.counts_writes(func)
         if schema.name in _BATCH_NORMS:
             plan = _STATISTICS
+        elif not schema.name.startswith(("aten::", "prim")) and not counted:
+            everything = tuple((n, arg.name) for n, arg in enumerate(schema.arguments))
+            plan = _Plan(written or everything, custom=not written)
         elif written:
-            plan = _Plan(written)
+            plan = _Plan(written, counted=counted)
         elif any(out.alias_info is not None for out in schema.returns):
             many = len(schema.returns) > 1 or str(schema.returns[0].type).startswith("List")
             plan = _Plan(view=not many, views=many)
@@ -124,20 +133,25 @@ class WriteMode(compat.DispatchMode):
         return result
 
     def _write(self, func: Any, plan: _Plan, args: Any, kwargs: dict[str, Any]) -> Any:
-        counted = plan.training < 0
-        if not counted and not args[plan.training]:
+        if plan.training >= 0 and not args[plan.training]:
             return func(*args, **kwargs)
         written = _written(plan, args, kwargs)
-        if self._before is not None and compat.current_node() is not None:
+        if self._before is not None and not plan.custom and compat.current_node() is not None:
             self._before(written)
-        result = func(*args, **kwargs)
-        code, offset, step = place_of_write(_getframe(2))
-        for tensor in written:
-            try:
-                # The counter moves when this returns: in the kernel above, which autograd's is.
-                version = compat.version_of(tensor) + 1 if counted else None
-            except RuntimeError:  # an inference tensor counts nothing
-                version = None
+        if plan.counted:
+            result = func(*args, **kwargs)
+            versions = [_version(tensor, 1) for tensor in written]
+        else:
+            before = [_version(tensor) for tensor in written]
+            # What such an operation is made of must count as it does without a mode around it.
+            with compat.counting():
+                result = func(*args, **kwargs)
+            after = [_version(tensor) for tensor in written]
+            versions = [v if v != b else None for v, b in zip(after, before, strict=True)]
+        code, offset, step = place_of_write(_getframe(1).f_back)
+        for tensor, version in zip(written, versions, strict=True):
+            if version is None and plan.custom:
+                continue  # not written
             try:
                 storage = compat.storage_of(tensor)
             except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
@@ -152,8 +166,15 @@ class WriteMode(compat.DispatchMode):
                 key = view_key(shown, many=plan.views)
             except (RuntimeError, NotImplementedError):
                 return
-            code, offset, _ = place_of_write(_getframe(2))
+            code, offset, _ = place_of_write(_getframe(1).f_back)
             self._notes.view(key, func, code, offset)
+
+
+def _version(tensor: Tensor, more: int = 0) -> int | None:
+    try:
+        return compat.version_of(tensor) + more
+    except RuntimeError:  # an inference tensor counts nothing
+        return None
 
 
 def view_key(view: Tensor, *, many: bool) -> Any:
@@ -177,5 +198,6 @@ def _written(plan: _Plan, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
 
 
 compat.never_compile(
-    WriteMode.__torch_dispatch__, WriteMode._write, WriteMode._note_view, _written, _plan, view_key
+    WriteMode.__torch_dispatch__, WriteMode._write, WriteMode._note_view, _written, _plan, _version,
+    view_key,
 )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import gc
-from types import FrameType
+from collections.abc import Iterator
+from types import FrameType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
 from safemodule import _explain_compat as compat
 
-__all__ = ["evaluate", "in_words", "live_name", "module_path", "parameter_name", "share"]
+__all__ = ["Models", "evaluate", "live_name", "share"]
 
 
 def share(a: Any, b: Tensor) -> bool:
@@ -44,48 +45,74 @@ def live_name(tensor: Tensor, frames: list[FrameType]) -> str:
     return ""
 
 
-def module_path(module: nn.Module) -> str:
-    """Return what a module is called in the model it belongs to, such as ``decoder.step``.
+class Models:
+    """The modules that an error may be about.
 
-    The model is the largest that contains it; ``""`` if it is part of no other.
+    Args:
+        frames: The user's frames on the stack. Modules in their variables, and in attributes of
+            their variables, are known.
+        module: The module that ran. If no known module contains it, all objects are searched.
     """
-    return _longest(_modules(), module)[1]
+
+    def __init__(self, frames: list[FrameType], module: nn.Module | None = None) -> None:
+        self._roots = list(_modules_of(frames))
+        if module is not None and _longest(self._roots, module)[0] is module:
+            # A third of a second for a million objects, where there is an error to explain anyway.
+            self._roots += [
+                thing
+                for thing in gc.get_objects()
+                # type(), as isinstance() asks proxies, and some import a package to answer.
+                if issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
+            ]
+
+    def describe(self, module: nn.Module) -> str:
+        """Return path and class of a module, such as ``decoder.step (Step)``.
+
+        The path is the one in the largest model that contains it.
+        """
+        path = _longest(self._roots, module)[1]
+        return f"{path} ({type(module).__name__})" if path else type(module).__name__
+
+    def owner(self, tensor: Tensor) -> tuple[str, str, str]:
+        """Return kind, path and model of a parameter or buffer that shares memory with a tensor.
+
+        For example ``("parameter", "decoder.q.weight", "Net")``; three times ``""`` for none.
+        """
+        seen: set[int] = set()
+        for root in self._roots:
+            for owner in root.modules():
+                if id(owner) in seen:
+                    continue
+                seen.add(id(owner))
+                for kind, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
+                    for name, value in owner.__dict__.get(table, {}).items():
+                        if share(value, tensor):
+                            model, path = _longest(self._roots, owner)
+                            return kind, f"{path}.{name}" if path else name, type(model).__name__
+        return "", "", ""
 
 
-def in_words(module: nn.Module) -> str:
-    """Return path and class of a module, such as ``decoder.step (Step)``."""
-    path = module_path(module)
-    return f"{path} ({type(module).__name__})" if path else type(module).__name__
+def _modules_of(frames: list[FrameType]) -> Iterator[nn.Module]:
+    seen: set[int] = set()
+    scopes = [frame.f_locals for frame in frames]
+    scopes += [frame.f_globals for frame in frames]
+    for scope in scopes:
+        for value in list(scope.values()):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if issubclass(type(value), nn.Module):
+                yield value
+            elif not isinstance(value, (type, ModuleType)):
+                # A trainer holds its model.
+                held = list(getattr(value, "__dict__", {}).values())
+                yield from (inner for inner in held if issubclass(type(inner), nn.Module))
 
 
-def parameter_name(tensor: Tensor) -> tuple[str, str, str]:
-    """Return kind, path and model of a parameter or buffer that shares memory with a tensor.
-
-    For example ``("parameter", "decoder.q.weight", "Net")``; three times ``""`` if there is none.
-    """
-    modules = _modules()
-    for owner in modules:
-        for kind, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
-            for name, value in owner.__dict__.get(table, {}).items():
-                if share(value, tensor):
-                    root, path = _longest(modules, owner)
-                    return kind, f"{path}.{name}" if path else name, type(root).__name__
-    return "", "", ""
-
-
-def _modules() -> list[nn.Module]:
-    return [
-        thing
-        for thing in gc.get_objects()
-        # type(), as isinstance() asks proxies, and some import a package to answer.
-        if issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
-    ]
-
-
-def _longest(modules: list[nn.Module], part: nn.Module) -> tuple[nn.Module, str]:
+def _longest(roots: list[nn.Module], part: nn.Module) -> tuple[nn.Module, str]:
     """Return the model that contains a module, and the module's path in it."""
     best = (part, "")
-    for root in modules:
+    for root in roots:
         for path, module in root.named_modules():
             if module is part and _depth(path) > _depth(best[1]):
                 best = (root, path)

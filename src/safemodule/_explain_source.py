@@ -21,8 +21,8 @@ from torch.nn import functional
 from safemodule._explain_frames import Place, Span, span
 
 __all__ = [
+    "definition_line",
     "is_argument",
-    "is_setitem",
     "last_binding",
     "saved_by_function",
     "saved_expression",
@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 _NODES: Final = (ast.Call, ast.BinOp, ast.AugAssign, ast.Subscript, ast.UnaryOp, ast.Compare)
+
+_Node = ast.Call | ast.BinOp | ast.AugAssign | ast.Subscript | ast.UnaryOp | ast.Compare
 
 # What derivatives call the first and the second operand, whatever Python calls them.
 _FIRST: Final = frozenset({"self", "input", "mat1", "mat", "batch1", "vec1", "x", "tensors"})
@@ -119,11 +121,6 @@ def spelling(place: Place) -> str:
     return f"{text}(...)" if len(text) <= _LONGEST else f"{name}(...)"
 
 
-def is_setitem(place: Place) -> bool:
-    """Tell whether the write at a place is spelled ``x[...] = value``."""
-    return isinstance(_node(_tree(place), span(place)), ast.Subscript)
-
-
 def is_argument(code: CodeType, name: str) -> bool:
     """Tell whether a name is a parameter of a function, never bound to something else in it."""
     count = code.co_argcount + code.co_kwonlyargcount
@@ -153,6 +150,17 @@ def last_binding(code: CodeType, name: str, before: int) -> int | None:
         if first <= line < before and (found is None or line > found) and _binds(node, name):
             found = line
     return found
+
+
+def definition_line(code: CodeType) -> int:
+    """Return the line of a function's `def`, below its decorators."""
+    tree = _file(code.co_filename)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node.lineno
+    return code.co_firstlineno
 
 
 def saved_by_function(forward: Any, position: int) -> str:
@@ -217,18 +225,23 @@ def _node(tree: ast.Module | None, at: Span | None) -> ast.AST | None:
     if tree is None or at is None:
         return None
     best: ast.AST | None = None
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, _NODES)
-            and node.end_lineno == at.end_line
-            and node.end_col_offset == at.end_column
-        ):
-            if (node.lineno, node.col_offset) == (at.line, at.column):
-                return node
-            # In a chain over several lines the range of a call starts at the name of the method.
-            if isinstance(node, ast.Call) and node.lineno <= at.line:
-                best = best or node
+    for node in _ends(tree).get((at.end_line, at.end_column), ()):
+        if (node.lineno, node.col_offset) == (at.line, at.column):
+            return node
+        # In a chain over several lines the range of a call starts at the name of the method.
+        if isinstance(node, ast.Call) and node.lineno <= at.line:
+            best = best or node
     return best
+
+
+@functools.lru_cache(maxsize=8)
+def _ends(tree: ast.Module) -> dict[tuple[int, int], list[_Node]]:
+    """Return the calls, operators and items of a file by the place where they end."""
+    found: dict[tuple[int, int], list[_Node]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, _NODES):
+            found.setdefault((node.end_lineno or 0, node.end_col_offset or 0), []).append(node)
+    return found
 
 
 def _text(node: ast.AST | None) -> str:

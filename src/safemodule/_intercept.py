@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _EMPTY: dict[str, Any] = {}
+# In-place ops of which autograd saves no tensor argument.
+_SAVES_NOTHING = frozenset({"__setitem__", "copy_", "add_", "sub_", "__iadd__", "__isub__"})
 # The out-of-place twins of the ops that change a tensor's geometry in place: `x.t_()` turns the
 # handle into a view `x.t()`.
 _VIEW_OF = {
@@ -86,7 +88,10 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
         if effect.may_alias:
             adopt(kind, out, func, args, kwargs)
         return out
-    with writing(kind, effect, targets):
+    with writing(kind, effect, targets) as block:
+        if torch.is_grad_enabled() and effect.name not in _SAVES_NOTHING:
+            with interception_off():
+                args = (*args[:1], *_apart(kind, args[1:], [root for _, root, _, _ in block.found]))
         if effect.name == "data=" and type(args[1]) is kind:
             # The handle would share the memory of another input.
             args = (args[0], args[1].detach().clone())
@@ -110,6 +115,8 @@ def _write_one(
             copied = make_private(kind, handle, root, location)
             if recording:
                 revive(target)
+                if len(args) > 1 and effect.name not in _SAVES_NOTHING:
+                    args = (args[0], *_apart(kind, args[1:], [root]))
         if recording and effect.saves_result:
             root.saved = True
         out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
@@ -118,6 +125,22 @@ def _write_one(
     if effect.may_alias and out is not target:
         adopt(kind, out, func, args, kwargs)
     return out
+
+
+def _apart(kind: type, args: Any, roots: list[Root]) -> Any:
+    """Copy what an operation reads of the memory that it writes: `x.mul_(x)`, `x.addcmul_(x, p)`.
+
+    Autograd saves what is read, and the write would spoil it. Interception must be off.
+    """
+    found = []
+    for arg in args:
+        if type(arg) is kind and handle_and_root(arg)[1] in roots:
+            found.append(arg.clone())
+        elif isinstance(arg, (list, tuple)) and any(True for _ in handles_in(kind, arg)):
+            found.append(_apart(kind, arg, roots))
+        else:
+            found.append(arg)
+    return tuple(found) if isinstance(args, tuple) else found
 
 
 def make_private(kind: type, handle: Any, root: Root, location: Location) -> int:
@@ -143,7 +166,7 @@ class writing:  # noqa: N801 -- used as a block
         self.effect = effect
         self.targets = targets
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> writing:
         self.location = locate()
         found: list[tuple[Any, Root, Any]] = []
         for target in self.targets:
@@ -164,6 +187,7 @@ class writing:  # noqa: N801 -- used as a block
         except BaseException:
             self._release()
             raise
+        return self
 
     def _prepare(self, handle: Any, root: Root) -> int:
         with interception_off():

@@ -17,11 +17,13 @@ from safemodule import _custom, _thrift
 from safemodule._compat import (
     COUNTS_TELL,
     increment_version,
+    interception_off,
+    is_alias,
     set_grad_enabled,
     storage_owners,
     swap,
 )
-from safemodule._state import Family, Root, View
+from safemodule._state import Family, Root, View, handle_and_root
 from safemodule._views import replay, replay_chain
 
 if TYPE_CHECKING:
@@ -166,6 +168,28 @@ def _keep_old(kind: type, old: Any, root: Root, pairs: Sequence[tuple[Any, Any]]
         new._safemodule = _transplant(view._safemodule, family, states)
         family.add(new)
     twin.family = weakref.ref(family)
+
+
+def moved_on(source: Any, handle: Any) -> bool:
+    """Tell whether a handle's source, itself a handle, is another value or shape by now."""
+    with interception_off():
+        return not (
+            is_alias(source, handle)
+            and source.size() == handle.size()
+            and source.stride() == handle.stride()
+            and source.storage_offset() == handle.storage_offset()
+        )
+
+
+def become_twin(root: Root, handle: Any, source: Any) -> None:
+    """Let a handle whose source has moved on keep an earlier value of what the source stands for."""
+    _, now = handle_and_root(source)
+    stands_for = now.source
+    if stands_for is not None and moved_on(stands_for, handle):
+        stands_for = None
+    root.source = stands_for
+    root.plan, root.owner, root.argument = now.plan, now.owner, now.argument
+    root.origin, root.over = now, now.over
 
 
 def _transplant(state: View, family: Family, states: dict[int, View]) -> View:

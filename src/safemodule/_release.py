@@ -19,6 +19,7 @@ from safemodule._containers import (
     put_item,
     was_changed,
 )
+from safemodule._redirect import become_twin, moved_on
 from safemodule._state import View, handle_and_root
 from safemodule._tensor import FrozenTensor, make_plain
 from safemodule._views import replay_chain
@@ -76,19 +77,21 @@ class Release:
 
     def _handle(self, out: Any) -> Any:
         state = out._safemodule
-        _, root = handle_and_root(out)
+        handle, root = handle_and_root(out)
         if not (root.over or self._is_own(root)):
             return out  # of an outer call that is still running
         source = root.source
         unwritten = not root.private or (
             self._call.plan.snapshot and not root.written and root.pinned is None
         )
-        if unwritten and source is not None:
-            if type(state) is not View:
-                return source
-            if type(source) is FrozenTensor:  # of the outer call: the same view of its handle
-                return replay_chain(state, source)
-        return make_plain(out)
+        if not unwritten or source is None:
+            return make_plain(out)
+        if type(source) is not FrozenTensor:
+            return source if type(state) is not View else make_plain(out)
+        if moved_on(source, handle):  # written since: `out` keeps the value it had, as its twin
+            become_twin(root, handle, source)
+            return self._handle(out)
+        return self.value(source if type(state) is not View else replay_chain(state, source))
 
     def _is_own(self, root: Any) -> bool:
         if self._roots is None:

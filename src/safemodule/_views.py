@@ -120,8 +120,10 @@ def _freeze(kind: type, arg: Any, parent: Any) -> Any:
     cls = type(arg)
     if arg is parent:
         return PARENT
-    if cls is list or cls is tuple:
-        return cls([_freeze(kind, item, parent) for item in arg])
+    if isinstance(arg, list):  # a stand-in of the caller's list too
+        return [_freeze(kind, item, parent) for item in arg]
+    if isinstance(arg, tuple) and cls is not torch.Size:
+        return tuple([_freeze(kind, item, parent) for item in arg])
     if cls is slice and any(isinstance(i, Tensor) for i in (arg.start, arg.stop, arg.step)):
         return slice(
             *(int(i) if isinstance(i, Tensor) else i for i in (arg.start, arg.stop, arg.step))
@@ -157,7 +159,8 @@ def replay(view: View, parent: Tensor) -> Tensor:
     if view.index:
         for i in view.index:
             out = out[i]
-        out = single(out, parent)
+        if type(out) is Tensor:  # not a view that the interception has just recorded
+            out = single(out, parent)
     return out
 
 
