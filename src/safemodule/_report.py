@@ -219,7 +219,8 @@ def _warn(m: Mutation, first: Mutation, location: Location) -> None:
         InputMutationWarning,
         m.filename,
         m.lineno,
-        module=location.module or None,
+        # None would drop the warning without a word; this is what leaving it out stands for.
+        module=location.module or m.filename.removesuffix(".py"),
         registry=registry,
     )
 
