@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast, overload
 
 import torch
 
-from safemodule import _explain_compat as compat
 from safemodule._explain_backward import overwritten
 from safemodule._explain_driver import decorate
 from safemodule._explain_foreign import explain_foreign
@@ -97,17 +96,17 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
 
     _check_values: bool
 
-    def __call__(self, function: _F) -> _F:
+    def __call__(self, function: _F, /) -> _F:
         """Return the function, run inside of a block; a generator, each of its steps."""
 
         def start() -> Callable[[], _Resumed]:
             notes = Notes()
             return lambda: _Resumed(self, notes)
 
-        return decorate(function, start)
+        return cast("_F", decorate(function, start))
 
     def __enter__(self) -> Self:
-        self._enter(None)
+        self.enter(None)
         return self
 
     def __exit__(
@@ -116,9 +115,9 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._exit(error, trace)
+        self.exit(error, trace)
 
-    def _enter(self, notes: Notes | None) -> None:
+    def enter(self, notes: Notes | None) -> None:
         if torch.compiler.is_compiling():
             return
         blocks = _open.blocks
@@ -133,7 +132,7 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
             block.entered = enter(hooks, mode)
         blocks.append(block)
 
-    def _exit(self, error: BaseException | None, trace: TracebackType | None) -> None:
+    def exit(self, error: BaseException | None, trace: TracebackType | None) -> None:
         block = self._innermost()
         if block is None:
             return
@@ -163,7 +162,7 @@ class _Resumed:
         self._notes = notes
 
     def __enter__(self) -> None:
-        self._owner._enter(self._notes)
+        self._owner.enter(self._notes)
 
     def __exit__(
         self,
@@ -171,7 +170,7 @@ class _Resumed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._owner._exit(error, trace)
+        self._owner.exit(error, trace)
 
 
 explain.__module__ = "safemodule"

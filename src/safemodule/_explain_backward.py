@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import re
-from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from safemodule import _explain_compat as compat
 from safemodule._errors import InplaceError
+from safemodule._explain_arguments import saved_by_function, saved_expression
 from safemodule._explain_frames import Place, caller, user_frames
 from safemodule._explain_hooks import Saved, probing
 from safemodule._explain_message import Event, Explanation, event
 from safemodule._explain_names import Models, live_name
-from safemodule._explain_notes import Write
-from safemodule._explain_source import (
-    is_argument,
-    saved_by_function,
-    saved_expression,
-    spelling,
-    written_expression,
-)
+from safemodule._explain_source import is_argument, spelling, written_expression
 from safemodule._fixes import fixes
 from safemodule._record import describe
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from safemodule._explain_notes import Write
 
 __all__ = ["explain_saved", "overwritten", "tensor_text"]
 
@@ -245,7 +243,7 @@ def _write_event(saved: Saved, write: Write, changes: int, *, alone: bool) -> Ev
 
 def write_op(write: Write) -> str:
     """Return what wrote, in PyTorch's words, and in the user's where they differ."""
-    op = _short_op(write)
+    op = compat.op_name(write.op)
     spelled = spelling(_place(write))
     return f"{spelled} ({op})" if spelled == "item assignment" or spelled.endswith("=") else op
 
@@ -271,7 +269,7 @@ def _advice(
     written = (written_expression(_place(last)) if last else "") or name or "x"
     if last is not None:
         setitem = spelling(_place(last)) == "item assignment"
-        op = "__setitem__" if setitem else _short_op(last)
+        op = "__setitem__" if setitem else compat.op_name(last.op)
         found += fixes(op, written, declarable=False)[:3]
     what = saver or name or written
     if argument and not argument.startswith("result"):
@@ -285,8 +283,3 @@ def _advice(
         variable = what if what.isidentifier() else "x"
         found.append(f"{variable} = freeze({what}) before it is saved: the write goes to a copy")
     return tuple(dict.fromkeys(found))
-
-
-def _short_op(write: Write) -> str:
-    schema = getattr(write.op, "_schema", None)
-    return schema.name.rpartition("::")[2] if schema is not None else str(write.op)

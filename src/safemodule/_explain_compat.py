@@ -5,7 +5,7 @@ Apart from `_compat` because nothing of it is needed by a guarded call.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ def _storage_address_slowly(tensor: Tensor) -> int:
 
 
 storage_of: Any = _storage_address or _storage_address_slowly
+
 
 def runner(func: Any) -> Any:
     """Return what an operation calls, to save the call of `OpOverload` itself: 0.2 us."""
@@ -52,6 +53,17 @@ def counting() -> Any:
     return _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
 
 
+def schema_of(func: Any) -> Any:
+    """Return the schema of an operation; None for `torch.cond` and its kin, which have none."""
+    return getattr(func, "_schema", None)
+
+
+def op_name(func: Any) -> str:
+    """Return the bare name of an operation: ``add_`` of ``aten::add_.Tensor``."""
+    schema = schema_of(func)
+    return schema.name.rpartition("::")[2] if schema is not None else str(func)
+
+
 # Asking a subclass for its version must not run its `__torch_function__`: that may do anything.
 interception_off: Any = _C.DisableTorchFunctionSubclass
 
@@ -74,6 +86,14 @@ current_node: Any = getattr(_C, "_current_autograd_node", lambda: None)
 # (torch/csrc/autograd/python_variable.cpp)
 make_alias: Any = Tensor._make_subclass
 
+
+def has_own_dispatch(kind: Any) -> bool:
+    """Tell whether a tensor class handles its operations itself (a wrapper: DTensor, nested)."""
+    return kind.__torch_dispatch__ is not _no_dispatch
+
+
+_no_dispatch: Any = cast("Any", Tensor).__torch_dispatch__
+
 # The innermost pair of saved-tensor hooks, to know whether they are ours. The argument says to
 # look even while a compiler traces. (torch/csrc/autograd/init.cpp)
 _top_hooks: Any = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
@@ -93,7 +113,9 @@ modes_off: Any = _C._DisableTorchDispatch
 
 # Code of ours that runs between the frames of a compiled program must not be compiled itself.
 # (torch/csrc/dynamo/eval_frame.c; torch._dynamo.skip does the same and imports the compiler)
-_skip_code: Any = getattr(getattr(getattr(_C, "_dynamo", None), "eval_frame", None), "skip_code", None)
+_skip_code: Any = getattr(
+    getattr(getattr(_C, "_dynamo", None), "eval_frame", None), "skip_code", None
+)
 
 
 def never_compile(*functions: Any) -> None:

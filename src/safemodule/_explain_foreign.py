@@ -7,17 +7,20 @@ not which value; so the graph is searched for the node whose saved value raises 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
 from safemodule import _explain_compat as compat
 from safemodule._explain_backward import explain_saved
 from safemodule._explain_hooks import Saved
-from safemodule._explain_message import Explanation
-from safemodule._explain_notes import Notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from safemodule._explain_message import Explanation
+    from safemodule._explain_notes import Notes
 
 __all__ = ["explain_foreign"]
 
@@ -59,7 +62,9 @@ def explain_foreign(
 
 def _nodes(roots: list[Any]) -> Iterator[Any]:
     """Yield the nodes of a graph, from its end."""
-    stack = [root.grad_fn if isinstance(root, Tensor) else getattr(root, "node", None) for root in roots]
+    stack = [
+        root.grad_fn if isinstance(root, Tensor) else getattr(root, "node", None) for root in roots
+    ]
     seen: set[Any] = set()
     while stack:
         node = stack.pop()
@@ -92,7 +97,7 @@ def _value(node: Any, name: str, now: int, shape: str, expected: int) -> Tensor 
 
     It stays as forbidden as it was: reading it again raises again.
     """
-    raw = getattr(node, f"_raw_saved_{name.removeprefix('saved_')}", None)
+    raw: Any = getattr(node, f"_raw_saved_{name.removeprefix('saved_')}", None)
     found: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -102,8 +107,10 @@ def _value(node: Any, name: str, now: int, shape: str, expected: int) -> Tensor 
 
     def unpack(tensor: Tensor) -> Tensor:
         if compat.version_of(tensor) != expected:
-            raise RuntimeError("one of the variables needed for gradient computation has been "
-                               "modified by an inplace operation")
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been "
+                "modified by an inplace operation"
+            )
         return tensor
 
     for one in raw if isinstance(raw, (list, tuple)) else (raw,):
@@ -112,8 +119,6 @@ def _value(node: Any, name: str, now: int, shape: str, expected: int) -> Tensor 
         except (RuntimeError, AttributeError):  # nothing saved, hooks of somebody else
             continue
     wanted = [
-        t
-        for t in found
-        if compat.version_of(t) == now and ", ".join(map(str, t.shape)) == shape
+        t for t in found if compat.version_of(t) == now and ", ".join(map(str, t.shape)) == shape
     ]
     return wanted[0] if wanted else None

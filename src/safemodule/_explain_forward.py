@@ -7,8 +7,7 @@ to do.
 from __future__ import annotations
 
 import re
-from types import FrameType, TracebackType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,7 +17,6 @@ from safemodule._explain_frames import CALL_MODULE, Place, is_user, location, us
 from safemodule._explain_message import Event, Explanation, event, line_event
 from safemodule._explain_mode import view_key
 from safemodule._explain_names import Models, evaluate, live_name, share
-from safemodule._explain_notes import Notes
 from safemodule._explain_refusals import advice
 from safemodule._explain_source import (
     definition_line,
@@ -27,6 +25,11 @@ from safemodule._explain_source import (
     spelling,
     written_expression,
 )
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+    from safemodule._explain_notes import Notes
 
 __all__ = ["explain_refusal"]
 
@@ -138,7 +141,9 @@ def _argument(found: _Found) -> str:
         # Another name of an argument: `y = dropout(x)` in evaluation is x.
         local = found.frames[0].f_locals
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        name = next((n for n in names if found.tensor is not None and local.get(n) is found.tensor), "")
+        name = next(
+            (n for n in names if found.tensor is not None and local.get(n) is found.tensor), ""
+        )
         if not name:
             return ""
         role = f"the same tensor as argument {name} of {code.co_qualname}"
@@ -161,8 +166,7 @@ def _made(kind: str, found: _Found, notes: Notes) -> Event | None:
         site = notes.view_site(view_key(tensor, many=kind == "many views"))
         if site is not None:
             op, code, offset = site
-            name = op._schema.name.rpartition("::")[2]
-            return event("made", f"{text}, by {name}", Place(code, offset))
+            return event("made", f"{text}, by {compat.op_name(op)}", Place(code, offset))
     if kind == "function view":
         return _made_by_function(tensor, text)
     if kind == "overlap":
@@ -190,9 +194,13 @@ _BECAME: Final = {
 
 def _made_by_function(tensor: Tensor, text: str) -> Event:
     op, _ = op_of(tensor.grad_fn)
-    code = getattr(getattr(getattr(tensor.grad_fn, "_forward_cls", None), "forward", None), "__code__", None)
+    code = getattr(
+        getattr(getattr(tensor.grad_fn, "_forward_cls", None), "forward", None), "__code__", None
+    )
     if op == "BackwardHookFunction":
-        return Event("made", f"{text}: the one that torch puts around a module with a full backward hook")
+        return Event(
+            "made", f"{text}: the one that torch puts around a module with a full backward hook"
+        )
     if code is None:
         return Event("made", f"{text}: {op}")
     return line_event("made", f"{text}: {op}", code, definition_line(code))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from safemodule import _explain_compat as compat
 from safemodule import _location
 from safemodule._location import Location
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
 
 __all__ = [
     "CALL_MODULE",
@@ -36,9 +38,9 @@ _MODULE_DEPTH: Final = 16
 CALL_MODULE: Final[CodeType] = compat.call_module.__code__
 
 # Shared with `locate()`, so that both mean the same by the user's own line.
-_kinds: Final = _location._kinds
-_classify: Final = _location._classify
-_USER: Final = _location._USER
+_kinds: Final = _location._kinds  # noqa: SLF001  the memo itself: a call for each frame is too dear
+_classify: Final = _location._classify  # noqa: SLF001
+_USER: Final = _location._USER  # noqa: SLF001
 
 
 class Place(NamedTuple):

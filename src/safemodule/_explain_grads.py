@@ -6,17 +6,20 @@ Whoever else receives that gradient would compute with the written values, and n
 from __future__ import annotations
 
 import inspect
-from types import CodeType, FrameType
-from typing import Final
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Final
 
 from safemodule import _explain_compat as compat
+from safemodule._explain_backward import tensor_text
 from safemodule._explain_frames import Place, caller, user_frames
 from safemodule._explain_message import Explanation, event
 from safemodule._explain_names import share
 from safemodule._explain_source import written_expression
 from safemodule._fixes import fixes
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from torch import Tensor
 
 __all__ = ["refuse_written_gradients"]
 
@@ -49,8 +52,6 @@ def refuse_written_gradients(written: list[Tensor]) -> None:
 def _explain(
     tensor: Tensor, position: int, inner: FrameType | None, frame: FrameType
 ) -> Explanation:
-    from safemodule._explain_backward import tensor_text
-
     user = user_frames(inner)[0]
     place = Place(user.f_code, user.f_lasti)
     name = written_expression(place) or "grad_output"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["Saved", "SaveHooks", "probing"]
+__all__ = ["SaveHooks", "Saved", "probing"]
 
 # Without an argument: a thread of the engine runs hooks with no frame below them.
 _getframe: Final = sys._getframe
@@ -120,7 +120,7 @@ class SaveHooks:
 
 
 def _alias_of_subclass(tensor: Tensor) -> Tensor:
-    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+    if compat.has_own_dispatch(type(tensor)):
         return tensor.detach()  # a wrapper: only its own code knows what an alias of it is
     return _make_alias(Tensor, tensor)
 

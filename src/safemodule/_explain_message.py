@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from safemodule._errors import InplaceError
 from safemodule._explain_frames import Place, location, span
 from safemodule._location import Location
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 __all__ = ["Event", "Explanation", "event", "explanation_of", "line_event"]
 
@@ -98,7 +101,9 @@ class Explanation:
         parts += [_indent(str(event), "  ") for event in self.events]
         if self.fixes:
             parts += ["", "Possible fixes, best first:"]
-            parts += [f"  {n}. {_indent(fix, '     ').lstrip()}" for n, fix in enumerate(self.fixes, 1)]
+            parts += [
+                f"  {n}. {_indent(fix, '     ').lstrip()}" for n, fix in enumerate(self.fixes, 1)
+            ]
         return "\n".join(parts)
 
     def error(self) -> InplaceError:
@@ -145,8 +150,6 @@ def line_event(kind: Kind, text: str, code: CodeType, lineno: int) -> Event:
 
 
 def _raw(where: Location) -> str:
-    import linecache
-
     return linecache.getline(where.filename, where.lineno).rstrip("\n")
 
 

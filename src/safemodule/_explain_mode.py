@@ -7,7 +7,6 @@ recomputation. What an operation writes is read from its schema, once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -17,6 +16,8 @@ from safemodule import _explain_compat as compat
 from safemodule._explain_frames import place_of_write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from safemodule._explain_notes import Notes
 
 __all__ = ["WriteMode", "view_key"]
@@ -63,7 +64,7 @@ def _plan(func: Any) -> _Plan:
     if known is not None:
         return known[1]
     plan = _NOTHING
-    schema = getattr(func, "_schema", None)  # None: `torch.cond` and its kin
+    schema = compat.schema_of(func)
     if schema is not None:
         written = tuple(
             (-1 if arg.kwarg_only else position, arg.name)
@@ -198,6 +199,11 @@ def _written(plan: _Plan, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
 
 
 compat.never_compile(
-    WriteMode.__torch_dispatch__, WriteMode._write, WriteMode._note_view, _written, _plan, _version,
+    WriteMode.__torch_dispatch__,
+    WriteMode._write,  # noqa: SLF001  of this very module
+    WriteMode._note_view,  # noqa: SLF001
+    _written,
+    _plan,
+    _version,
     view_key,
 )

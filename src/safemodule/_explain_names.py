@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Iterator
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from safemodule import _explain_compat as compat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Models", "evaluate", "live_name", "share"]
 

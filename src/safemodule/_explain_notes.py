@@ -31,7 +31,17 @@ tick: Final = itertools.count(1).__next__
 class Write:
     """All writes to one storage by one op at one place: the first, the last, and their number."""
 
-    __slots__ = ("code", "count", "first", "first_tick", "last", "last_tick", "offset", "op", "step")
+    __slots__ = (
+        "code",
+        "count",
+        "first",
+        "first_tick",
+        "last",
+        "last_tick",
+        "offset",
+        "op",
+        "step",
+    )
 
     def __init__(
         self, op: Any, code: CodeType | None, offset: int, step: str, version: int | None, now: int

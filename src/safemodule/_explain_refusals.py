@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from safemodule._explain_frames import Place
 from safemodule._explain_source import spelling
 from safemodule._fixes import fixes
+
+if TYPE_CHECKING:
+    from safemodule._explain_frames import Place
 
 __all__ = ["advice"]
 

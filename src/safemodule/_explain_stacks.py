@@ -7,11 +7,13 @@ block open may end it while another one is on top: then the others are lifted an
 from __future__ import annotations
 
 import threading
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from safemodule import _explain_compat as compat
 from safemodule._explain_hooks import SaveHooks
-from safemodule._explain_mode import WriteMode
+
+if TYPE_CHECKING:
+    from safemodule._explain_mode import WriteMode
 
 __all__ = ["Entered", "enter", "leave"]
 
@@ -97,7 +99,7 @@ class _Tolerance:
             if self._open == 0:
                 setattr(compat.hooks_module, compat.HOOKS_DISABLE, self._disable)
 
-    def _tolerant(self, message: str, fail_if_non_empty: bool = True) -> None:  # noqa: FBT001, FBT002
+    def _tolerant(self, message: str, fail_if_non_empty: bool = True) -> None:
         top = compat.top_hooks()
         if top is not None and _is_ours(top):
             fail_if_non_empty = False
