@@ -12,7 +12,7 @@ from safemodule import _report
 from safemodule._compat import COUNTS_TELL, interception_off, run_plain, swap
 from safemodule._location import Location, locate
 from safemodule._modes import effective
-from safemodule._redirect import maybe_saved, redirect, revive
+from safemodule._redirect import leave_family, maybe_saved, redirect, revive
 from safemodule._state import Root, View, handle_and_root, root_of
 from safemodule._views import adopt, handles_in, make_view
 from safemodule._writes import Effect, Kind
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _EMPTY: dict[str, Any] = {}
+# What gives a tensor another storage.
+_STORAGE = frozenset({"data=", "set_"})
 # In-place ops of which autograd saves no tensor argument.
 _SAVES_NOTHING = frozenset({"__setitem__", "copy_", "add_", "sub_", "__iadd__", "__isub__"})
 # The out-of-place twins of the ops that change a tensor's geometry in place: `x.t_()` turns the
@@ -75,7 +77,7 @@ def mark_read(kind: type, args: Any, kwargs: dict[str, Any] | None) -> None:
 def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     assert effect.written is not None
     written = effect.written(args, kwargs or _EMPTY)
-    if len(written) == 1 and type(written[0]) is kind and effect.name != "data=":
+    if len(written) == 1 and type(written[0]) is kind and effect.name not in _STORAGE:
         return _write_one(kind, effect, written[0], func, types, args, kwargs)
     targets: list[Any] = []
     for target in written:
@@ -89,12 +91,15 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
             adopt(kind, out, func, args, kwargs)
         return out
     with writing(kind, effect, targets) as block:
-        if torch.is_grad_enabled() and effect.name not in _SAVES_NOTHING:
+        if torch.is_grad_enabled() and effect.name.startswith("_foreach_"):
             with interception_off():
                 args = (*args[:1], *_apart(kind, args[1:], [root for _, root, _, _ in block.found]))
-        if effect.name == "data=" and type(args[1]) is kind:
-            # The handle would share the memory of another input.
-            args = (args[0], args[1].detach().clone())
+        if effect.name in _STORAGE:
+            if effect.name == "data=" and type(args[1]) is kind:
+                # The handle would share the memory of another input.
+                args = (args[0], args[1].detach().clone())
+            with interception_off():
+                leave_family(kind, args[0])
         out = run_plain(func, types, args, kwargs or _EMPTY)
     if effect.may_alias:
         adopt(kind, out, func, args, kwargs)

@@ -7,6 +7,7 @@ again from the copy and exchanged likewise, so views and bases agree, in autogra
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ from safemodule._views import replay, replay_chain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# How many redirects began, and how many are under way, in all threads.
+REDIRECTS: list[int] = [0, 0]
+_counting = threading.Lock()
 set_data: Any = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -38,9 +42,12 @@ def redirect(kind: type, handle: Any, root: Root) -> int:
     Interception must be off and the root's lock held. Raises RuntimeError, with nothing changed,
     if C++ holds a weak reference to one of the tensors.
     """
+    before = torch.is_grad_enabled()
+    with _counting:
+        REDIRECTS[0] += 1
+        REDIRECTS[1] += 1
     family = root.family and root.family()
     views = list(family.live(kind)) if family is not None else []
-    before = torch.is_grad_enabled()
     try:
         if _is_leaf(handle):
             copied = _redirect_leaf(handle, views)
@@ -49,11 +56,48 @@ def redirect(kind: type, handle: Any, root: Root) -> int:
             copied = _redirect_root(kind, handle, root, views)
     finally:
         set_grad_enabled(before)
+        with _counting:
+            REDIRECTS[1] -= 1
     if root.private:
         _thrift.moved(root)
     root.private = True
     root.saved, root.read = False, before
     return copied
+
+
+def catch_up(result: Any) -> None:
+    """Renew views that were made while another thread may have redirected their handle.
+
+    A view is seen by a redirect once its family knows it; one that was made before and noted after
+    would stay on the old memory.
+    """
+    if isinstance(result, (list, tuple)):
+        for item in result:
+            catch_up(item)
+        return
+    state = getattr(result, "_safemodule", None)
+    if type(state) is View:
+        handle, root = state.family.handle, state.family.root
+        with root.locked(), interception_off():
+            if not is_alias(handle, result):
+                swap(result, replay_chain(state, handle))
+
+
+def leave_family(kind: type, target: Any) -> None:
+    """Let a handle or view that gets another storage (`set_`, `.data =`) be a root of its own.
+
+    It is private by now, and the views that stay keep the storage they have. Interception must be
+    off.
+    """
+    handle, root = handle_and_root(target)
+    alone = Root(None, root.plan, root.owner, root.argument)
+    alone.origin, alone.over, alone.private = root, root.over, True
+    family = root.family and root.family()
+    if target is handle and family is not None:
+        family.handle = handle.view_as(handle)
+        family.handle.__class__ = kind
+        family.handle._safemodule = root
+    target._safemodule = alone
 
 
 def _redirect_root(kind: type, handle: Any, root: Root, views: list[Any]) -> int:
@@ -82,7 +126,12 @@ def revive(target: Any) -> None:
     grad mode enabled"): it is made again, with gradients. Interception must be off.
     """
     state = target._safemodule
-    if type(state) is not View or state.grad or _is_leaf(target):
+    if type(state) is not View:
+        return
+    if state.grad or _is_leaf(target):
+        # A view whose base was written since learns of it when asked for its `grad_fn`; without,
+        # `v[:] = w` is refused as the write of a leaf.
+        _grad_fn(target)
         return
     step: View | None = state
     while step is not None:
@@ -216,7 +265,7 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
         return root.read or torch.is_grad_enabled()
     family = root.family and root.family()
     if family is None and not root.geometry:  # the usual loop: no view is alive
-        return handle._use_count() > 1 or storage_owners(handle) > 1
+        return handle._use_count() > 1 or (root.pinned is None and storage_owners(handle) > 1)
     members: list[Any] = [handle]
     if family is not None:
         members.extend(family.live(kind))
@@ -234,6 +283,8 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
     for member in members:
         if member._use_count() > owners[id(member)]:
             return True
+    if root.pinned is not None:  # whoever has the address owns the storage too
+        return False
     return storage_owners(handle) > len(owners)
 
 
@@ -246,6 +297,7 @@ def _is_leaf(tensor: Any) -> bool:
 
 
 _requires_grad: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_grad_fn: Any = Tensor.grad_fn.__get__  # type: ignore[attr-defined]
 _leaf: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
 
 

@@ -144,7 +144,9 @@ class Family:
         for ref in self.views:
             view = ref()
             if view is not None and type(view) is kind:
-                yield view
+                state = view._safemodule
+                if type(state) is View and state.family is self:  # it may have left (`set_`)
+                    yield view
 
 
 class View:

@@ -19,7 +19,7 @@ from safemodule._compat import (
 )
 from safemodule._intercept import intercept, unmasked
 from safemodule._location import Location
-from safemodule._redirect import redirect
+from safemodule._redirect import REDIRECTS, catch_up, redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
 from safemodule._thrift import THRIFTY, spared
 from safemodule._views import adopt, make_view
@@ -84,6 +84,7 @@ class FrozenTensor(Tensor):
         if way is None:
             way = _way_of(func)
         if way and len(types) == 1:
+            epoch = REDIRECTS[0]
             if THRIFTY and way is _PURE:
                 args = spared(cls, args)
             out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
@@ -92,10 +93,14 @@ class FrozenTensor(Tensor):
                     # `x[i]`, `x.t()`, `x.view(shape)`: 1 us less than `adopt`
                     if is_alias(args[0], out):
                         make_view(cls, out, args[0], func, args, None)
+                        if REDIRECTS[0] != epoch or REDIRECTS[1]:
+                            catch_up(out)
                         return out
                     if len(args) == 1:
                         return out
                 adopt(cls, out, func, args, kwargs)
+                if REDIRECTS[0] != epoch or REDIRECTS[1]:
+                    catch_up(out)
             return out
         effect = EFFECTS.get(func) or effect_of(func)
         return intercept(cls, effect, func, types, args, kwargs)
@@ -256,8 +261,9 @@ def _thing(handle: Any) -> Any:
     root = handle._input()
     if root is not None and not root.private and root.source is not None:
         return root.source
+    source = None if root is None else root.source
     with interception_off():
-        if handle.is_leaf:
+        if handle.is_leaf or (source is not None and source.is_leaf and source.requires_grad):
             return handle.detach().requires_grad_(handle.requires_grad)
         return handle.view_as(handle)
 
