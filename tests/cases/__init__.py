@@ -1,0 +1,1 @@
+"""Modules from public reports of arguments that were written, each with what it does to its caller."""
