@@ -20,7 +20,7 @@ from safemodule._compat import (
 )
 from safemodule._makers import maker_of
 from safemodule._modes import effective
-from safemodule._snapshot import snapshot
+from safemodule._lazy_copy import snapshot
 from safemodule._state import Plan, Root, handle_and_root
 from safemodule._tensor import FrozenTensor, make_handle
 

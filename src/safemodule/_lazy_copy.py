@@ -1,0 +1,48 @@
+"""`snapshot=True`: an independent copy of an input, made at once or, where that is safe, lazily.
+
+`torch._lazy_clone` shares a storage until either side writes, so a snapshot that nobody disturbs costs
+nothing. It has limits that its callers must know, so it is used on ordinary CPU tensors only, under
+exactly the conditions of `may_share`; everything else is cloned.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from safemodule._compat import lazy_clone, set_grad_enabled
+
+
+def may_share(x: Tensor) -> bool:
+    """Tell whether a lazy copy of `x` is safe.
+
+    - CPU: on CUDA the copy is made outside the current stream.
+    - The storage is its own (`resizable`) and not shared: memory of numpy, DLPack, files and other
+      processes is not, and a write of the owner would move it away from them.
+    - It covers its storage, densely: the whole storage is what is copied; an expanded tensor would
+      keep stride 0.
+    - No quantized tensor, no conj or neg bit, no complex tensor with a gradient: these crash or
+      raise on the first write.
+    """
+    if lazy_clone is None or x.device.type != "cpu" or x.layout is not torch.strided:
+        return False
+    if x.is_quantized or x.is_conj() or x.is_neg() or (x.is_complex() and x.requires_grad):
+        return False
+    storage = x.untyped_storage()
+    return (
+        storage.resizable()
+        and not x.is_shared()
+        and x.storage_offset() == 0
+        and storage.nbytes() == x.numel() * x.element_size()
+        and x.is_contiguous()
+    )
+
+
+def snapshot(x: Tensor) -> Tensor:
+    """Return an independent differentiable copy of `x`, also under `no_grad`."""
+    before = torch.is_grad_enabled()
+    set_grad_enabled(True)
+    try:
+        return lazy_clone(x) if may_share(x) else x.clone()
+    finally:
+        set_grad_enabled(before)
