@@ -350,7 +350,6 @@ def test_names(func, name):
                 Tensor.clone,
                 F.softmax,
                 Tensor.__deepcopy__,
-                Tensor.const_data_ptr,
                 torch.ops.aten.view.default,
             ],
         ),

@@ -121,7 +121,10 @@ def is_fresh(name: str, schemas: Sequence[Any] | None = None) -> bool:
         return False
     if schemas is None:
         schemas = schemas_of(f"aten::{tables.SAME_AS.get(name, name)}")
-    return bool(schemas) and all(_is_fresh_overload(name, schema) for schema in schemas)
+    # Older releases take dimensions by name as well, by composed overloads that look the number
+    # up and call the plain one.
+    by_number = [schema for schema in schemas if "name" not in schema.overload_name.lower()]
+    return bool(by_number) and all(_is_fresh_overload(name, schema) for schema in by_number)
 
 
 def _is_public(name: str) -> bool:
