@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from safemodule import _report
-from safemodule._compat import COUNTS_TELL, interception_off, run_plain, swap
+from safemodule._compat import COUNTS_TELL, interception_off, run_plain, set_grad_enabled, swap
 from safemodule._location import Location, locate
 from safemodule._modes import effective
-from safemodule._redirect import leave_family, maybe_saved, redirect, revive
+from safemodule._redirect import leave_family, maybe_saved, note_export, redirect, revive
 from safemodule._state import Root, View, handle_and_root, root_of
 from safemodule._views import adopt, handles_in, make_view
 from safemodule._writes import Effect, Kind
@@ -49,8 +49,8 @@ def intercept(
     if what is Kind.METADATA:
         return _reshape(kind, effect, func, types, args, kwargs)
     if what is Kind.EXPORT:
-        _export(kind, effect, args, kwargs)
-    elif what is Kind.STATE:
+        return _export(kind, effect, func, types, args, kwargs)
+    if what is Kind.STATE:
         _become_leaf(effect, args, kwargs)
     elif effect.name == "as_strided":
         _before_as_strided(kind, args, kwargs)
@@ -259,15 +259,20 @@ def _reshape(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwarg
         _refuse(name, root, handle, location)
     if name == "as_strided_":
         _before_as_strided(kind, args, kwargs)
-    if view_of is None:  # `.names = ...` and what else has no out-of-place twin
-        with interception_off():
-            alias = handle.view_as(handle)
-            func(alias, *args[1:], **(kwargs or _EMPTY))
-        args, view_of = (handle,), _ViewAs()
-    else:
-        with interception_off():
-            alias = view_of(handle, *args[1:], **(kwargs or _EMPTY))
-    become_view(kind, handle, alias, view_of, (handle, *args[1:]), kwargs)
+    before = torch.is_grad_enabled()
+    set_grad_enabled(True)  # it stays what it is to autograd, also under no_grad
+    try:
+        if view_of is None:  # `.names = ...` and what else has no out-of-place twin
+            with interception_off():
+                alias = handle.view_as(handle)
+                func(alias, *args[1:], **(kwargs or _EMPTY))
+            args, view_of = (handle,), _ViewAs()
+        else:
+            with interception_off():
+                alias = view_of(handle, *args[1:], **(kwargs or _EMPTY))
+        become_view(kind, handle, alias, view_of, (handle, *args[1:]), kwargs)
+    finally:
+        set_grad_enabled(before)
     _note(name, root, handle, location, 0)
     return handle
 
@@ -318,18 +323,23 @@ def _before_as_strided(kind: type, args: Any, kwargs: Any) -> None:
 # -- raw memory and leaves -------------------------------------------------------------------------
 
 
-def _export(kind: type, effect: Effect, args: Any, kwargs: Any) -> None:
-    """Who gets the address may write there unseen: the copy is made first."""
+def _export(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """Hand out raw memory: who gets it may write there unseen, so the copy is made first."""
+    exported: list[tuple[Any, Root, int]] = []
     for target in handles_in(kind, args, kwargs):
-        copied = 0
         handle, root = handle_and_root(target)
         with root.locked(), interception_off():
-            if not root.private:
-                copied = redirect(kind, handle, root)
+            copied = 0 if root.private else redirect(kind, handle, root)
             root.pinned = effect.name
+        exported.append((handle, root, copied))
+    out = run_plain(func, types, args, kwargs or _EMPTY)
+    for handle, root, copied in exported:
+        with root.locked(), interception_off():
+            note_export(kind, handle, root)
         if copied:
             facts = _facts(root, handle)
             _report.export(op=effect.name, location=locate(), bytes_copied=copied, **facts)
+    return out
 
 
 def _become_leaf(effect: Effect, args: Any, kwargs: Any) -> None:

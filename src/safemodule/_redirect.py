@@ -160,6 +160,7 @@ def _replayed(base: Tensor, views: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Make every view again from `base`, parents once for all their children."""
     made: dict[int, Tensor] = {}
     pairs: list[tuple[Any, Any]] = []
+    alive = {id(view._safemodule): view for view in views}
     for view in views:
         chain: list[View] = []
         state: View | None = view._safemodule
@@ -168,9 +169,31 @@ def _replayed(base: Tensor, views: Sequence[Any]) -> list[tuple[Any, Any]]:
             state = state.parent
         parent = base if state is None else made[id(state)]
         for step in reversed(chain):
-            parent = made[id(step)] = replay(step, parent)
+            parent = replay(step, parent)
+            old = alive.get(id(step))
+            if old is not None and not old._is_view() and _requires_grad(old) and not _leaf(old):
+                set_grad_enabled(True)
+                parent = _Relocate.apply(old, parent)
+            made[id(step)] = parent
         pairs.append((view, parent))
     return pairs
+
+
+class _Relocate(torch.autograd.Function):
+    """The same value in other memory, with the history it has.
+
+    For `d = x.detach()` that was written with something differentiable: to autograd it is no view.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, old: Tensor, memory: Tensor) -> Tensor:
+        del ctx, old
+        return memory.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        del ctx
+        return grads[0], None
 
 
 def _swap_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -265,27 +288,37 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
         return root.read or torch.is_grad_enabled()
     family = root.family and root.family()
     if family is None and not root.geometry:  # the usual loop: no view is alive
-        return handle._use_count() > 1 or (root.pinned is None and storage_owners(handle) > 1)
+        extra = handle._use_count() - 1
+        return extra > root.exported or (root.pinned is None and storage_owners(handle) > 1)
+    extra, tensors = _extra_owners(kind, handle, family)
+    if extra > root.exported:
+        return True
+    # Whoever has the address owns the storage too.
+    return root.pinned is None and storage_owners(handle) > tensors
+
+
+def _extra_owners(kind: type, handle: Any, family: Family | None) -> tuple[int, int]:
+    """Count the owners beyond Python and views, and the tensors that share the memory."""
     members: list[Any] = [handle]
     if family is not None:
         members.extend(family.live(kind))
     owners = {id(member): 1 for member in members}
     others: list[Any] = []  # bases that Python has dropped; kept here so that their ids stay theirs
     for member in members:
-        base = member._base
+        base = _base(member)
         if base is not None:
-            if id(base) in owners:
-                owners[id(base)] += 1
-            else:
-                owners[id(base)] = 1
+            if id(base) not in owners:
+                owners[id(base)] = 0
                 others.append(base)
-    del base, member
-    for member in members:
-        if member._use_count() > owners[id(member)]:
-            return True
-    if root.pinned is not None:  # whoever has the address owns the storage too
-        return False
-    return storage_owners(handle) > len(owners)
+            owners[id(base)] += 1
+    extra = sum(max(0, member._use_count() - owners[id(member)]) for member in members)
+    return extra, len(owners)
+
+
+def note_export(kind: type, handle: Any, root: Root) -> None:
+    """Note how many owners an export added (DLPack owns the tensor): they are no saved values."""
+    family = root.family and root.family()
+    root.exported = _extra_owners(kind, handle, family)[0]
 
 
 def _is_leaf(tensor: Any) -> bool:
@@ -297,6 +330,7 @@ def _is_leaf(tensor: Any) -> bool:
 
 
 _requires_grad: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_base: Any = Tensor._base.__get__  # type: ignore[attr-defined]
 _grad_fn: Any = Tensor.grad_fn.__get__  # type: ignore[attr-defined]
 _leaf: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
 

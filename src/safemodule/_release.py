@@ -88,10 +88,14 @@ class Release:
             return make_plain(out)
         if type(source) is not FrozenTensor:
             return source if type(state) is not View else make_plain(out)
+        entered = root.origin is None and self._is_own(root)
         if moved_on(source, handle):  # written since: `out` keeps the value it had, as its twin
             become_twin(root, handle, source)
             return self._handle(out)
-        return self.value(source if type(state) is not View else replay_chain(state, source))
+        outer = source if type(state) is not View else replay_chain(state, source)
+        # The argument of this call is the end; a handle that was frozen inside may have another
+        # before it.
+        return outer if entered else self.value(outer)
 
     def _is_own(self, root: Any) -> bool:
         if self._roots is None:

@@ -54,6 +54,7 @@ class Root:
     __slots__ = (
         "__weakref__",
         "argument",
+        "exported",
         "family",
         "geometry",
         "lock",
@@ -96,6 +97,8 @@ class Root:
         """How often the private copy moved, because autograd had saved its value."""
         self.pinned: str | None = None
         """The op that handed out the address of the private copy."""
+        self.exported = 0
+        """Owners of the private copy that came with handing out its memory."""
         self.family: weakref.ref[Family] | None = None
         self.lock: threading.RLock | None = None
 
@@ -152,7 +155,7 @@ class Family:
 class View:
     """The state of a view: the call that made it, with every argument as it was then."""
 
-    __slots__ = ("args", "family", "func", "grad", "index", "kwargs", "parent")
+    __slots__ = ("args", "family", "func", "grad", "index", "keeps", "kwargs", "parent")
 
     def __init__(
         self,
@@ -173,6 +176,8 @@ class View:
         self.kwargs = kwargs
         self.index = index
         """Where it stood in the result: () for the result itself, (2,) for the third of a tuple."""
+        self.keeps: Tensor | None = None
+        """The tensor it was made of, where that may have a history of its own (`x.detach()`)."""
         self.grad = grad
         """Whether gradients were recorded when it was made."""
 

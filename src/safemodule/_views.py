@@ -100,8 +100,11 @@ def make_view(
     if index and family.root.private:
         with interception_off():
             swap(out, single(out, parent))
+    state = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
+    if above is not None and not parent._is_view():
+        state.keeps = parent
     out.__class__ = kind
-    out._safemodule = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
+    out._safemodule = state
     if not listed:
         family.add(out)
 
