@@ -44,7 +44,7 @@ models: $(STAMP)-models ## compare whole model architectures, guarded against pl
 compat: ## tests on other torch and Python versions (large downloads); ARGS=--dry-run shows them
 	$(PYTHON) tools/compat.py $(ARGS)
 
-release-check: $(STAMP)-release ## build, check and install the wheel, and test what was installed
+release-check: env $(STAMP)-release ## build, check and install the wheel, and test what was installed
 	$(PY) tools/release_check.py $(ARGS)
 
 coverage: env ## tests with branch coverage; report in the terminal and in htmlcov/
