@@ -8,7 +8,8 @@
 4. Install the wheel into a fresh environment, with torch from constraints.txt.
 5. Unpack the sdist, delete its src/, and run its tests against the installed wheel. The README's
    example is one of them.
-6. Start the command line.
+6. Check that the types of the public API are complete.
+7. Start the command line.
 
 Everything but dist/ is made in a temporary folder and is gone afterwards.
 """
@@ -111,6 +112,10 @@ def test_installed(sdist: Path, wheel: Path, scratch: Path, pytest_args: list[st
     where = "import safemodule; assert 'site-packages' in safemodule.__file__, safemodule.__file__"
     run(python, "-W", "error", "-c", where, cwd=tree)
     run(python, "-m", "pytest", "-n", "2", *pytest_args, cwd=tree)
+
+    say("the types of the public API are complete")
+    pyright = (sys.executable, "-m", "pyright", "--pythonpath", python)
+    run(*pyright, "--ignoreexternal", "--verifytypes", "safemodule", cwd=scratch)
 
     say("the command line")
     run(scratch / "venv" / "bin" / "safemodule", "--help", cwd=scratch)
