@@ -78,6 +78,14 @@ def version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+def storage_of(tensor: Tensor) -> tuple[int, int] | None:
+    """Return identity and size of the storage; asking for an address could move a lazy copy."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return None
+    storage = tensor.untyped_storage()
+    return storage._cdata, storage.nbytes()
+
+
 def flags(tensor: Tensor) -> dict[str, Any]:
     """Return all about a tensor that a call must leave alone, except its values."""
     strided = tensor.layout is torch.strided
@@ -86,7 +94,7 @@ def flags(tensor: Tensor) -> dict[str, Any]:
         "shape": tuple(tensor.shape),
         "stride": tensor.stride() if strided else None,
         "offset": tensor.storage_offset() if strided else None,
-        "pointer": tensor.data_ptr() if strided else None,
+        "storage": storage_of(tensor),
         "dtype": tensor.dtype,
         "version": version(tensor),
         "requires_grad": tensor.requires_grad,
