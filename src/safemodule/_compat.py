@@ -100,6 +100,11 @@ def storage_owners(tensor: Tensor) -> int:
     return _storage_use_count(tensor.untyped_storage()._cdata) - 1
 
 
+def owned_elsewhere(tensor: Tensor) -> bool:
+    """Tell whether C++ code owns the tensor or its storage too (autograd, DLPack, a view)."""
+    return _storage_use_count is None or tensor._use_count() > 1 or storage_owners(tensor) > 1
+
+
 def _counts_tell() -> bool:
     """Tell whether use counts show what autograd saved, also of a view that Python has dropped.
 

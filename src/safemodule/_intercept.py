@@ -120,7 +120,7 @@ def _write_one(
             copied = make_private(kind, handle, root, location)
             if recording:
                 revive(target)
-                if len(args) > 1 and effect.name not in _SAVES_NOTHING:
+                if len(args) > 1 and args[0] is target and effect.name not in _SAVES_NOTHING:
                     args = (args[0], *_apart(kind, args[1:], [root]))
         if recording and effect.saves_result:
             root.saved = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from safemodule._compat import lazy_clone, set_grad_enabled
+from safemodule._compat import lazy_clone, owned_elsewhere, set_grad_enabled
 
 
 def may_share(x: Tensor) -> bool:
@@ -19,6 +19,7 @@ def may_share(x: Tensor) -> bool:
     - CPU: on CUDA the copy is made outside the current stream.
     - The storage is its own (`resizable`) and not shared: memory of numpy, DLPack, files and other
       processes is not, and a write of the owner would move it away from them.
+    - Nobody else owns it: a DLPack capsule has the address too.
     - It covers its storage, densely: the whole storage is what is copied; an expanded tensor would
       keep stride 0.
     - No quantized tensor, no conj or neg bit, no complex tensor with a gradient: these crash or
@@ -31,6 +32,7 @@ def may_share(x: Tensor) -> bool:
     storage = x.untyped_storage()
     return (
         storage.resizable()
+        and not owned_elsewhere(x)
         and not x.is_shared()
         and x.storage_offset() == 0
         and storage.nbytes() == x.numel() * x.element_size()

@@ -35,7 +35,7 @@ class Release:
     have kept them too. The caller's containers come back as themselves where nothing changed.
     """
 
-    __slots__ = ("_call", "_done", "_kept", "_originals", "_roots")
+    __slots__ = ("_call", "_done", "_inputs", "_kept", "_originals", "_roots")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -43,6 +43,7 @@ class Release:
         self._kept: list[Any] = []  # so that ids in `_done` stay theirs
         self._originals = {id(made): x for x, made in call.stand_ins.values()}
         self._roots: set[int] | None = None
+        self._inputs: dict[int, Any] = {}
 
     def value(self, out: Any) -> Any:
         """Return the plain form of one result, or part of one."""
@@ -81,10 +82,14 @@ class Release:
         if not (root.over or self._is_own(root)):
             return out  # of an outer call that is still running
         source = root.source
+        if source is not None and id(source) in self._inputs:  # frozen here, and released by now
+            source = self._inputs[id(source)]
         unwritten = not root.private or (
             self._call.plan.snapshot and not root.written and root.pinned is None
         )
         if not unwritten or source is None:
+            if source is not None and type(state) is not View:
+                self._inputs[id(out)] = source
             return make_plain(out)
         if type(source) is not FrozenTensor:
             return source if type(state) is not View else make_plain(out)

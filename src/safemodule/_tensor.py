@@ -31,6 +31,7 @@ _get: dict[str, Any] = {
     for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "retains_grad")
 }
 _get_dict: Any = Tensor.__dict__["__dict__"].__get__
+_set_dict: Any = Tensor.__dict__["__dict__"].__set__
 _get_real: Any = Tensor.real.__get__  # type: ignore[attr-defined]
 _set_real: Any = Tensor.real.__set__  # type: ignore[attr-defined]
 _get_imag: Any = Tensor.imag.__get__  # type: ignore[attr-defined]
@@ -217,6 +218,15 @@ class FrozenTensor(Tensor):
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         """The attributes set on the handle; ours is not shown."""
         return {k: v for k, v in _get_dict(self).items() if k != "_safemodule"}
+
+    @__dict__.setter
+    def __dict__(self, value: dict[str, Any]) -> None:
+        # `torch.utils.swap_tensors`: another Python object takes the handle's place.
+        _set_dict(self, value)
+        state = value.get("_safemodule")
+        family = state.family and state.family() if type(state) is Root else None
+        if family is not None:
+            family.handle = self
 
     # -- methods that torch does not route ---------------------------------------------------------
 
