@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast, overload
 
 import torch
 
@@ -27,6 +27,15 @@ __all__ = ["explain", "explanation_of"]
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
+class _Block(NamedTuple):
+    """One open block."""
+
+    owner: explain
+    check_values: bool
+    entered: Entered | None
+    """What to take down when it ends; None inside of another block, which does the work."""
+
+
 class _Open(threading.local):
     """The blocks that are open in this thread, innermost last."""
 
@@ -36,15 +45,9 @@ class _Open(threading.local):
 
 _open: Final = _Open()
 
-
-class _Block:
-    """One entry into an `explain()` block: what to take down when it ends."""
-
-    def __init__(self, owner: explain, notes: Notes, *, check_values: bool) -> None:
-        self.owner = owner
-        self.notes = notes
-        self.check_values = check_values
-        self.entered: Entered | None = None
+# One for all: what is noted about a saved value dies with it, so nothing of a block outlives its
+# graphs, and a generator or another thread goes on with what it knew.
+_notes: Final = Notes()
 
 
 class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()`
@@ -98,15 +101,19 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
 
     def __call__(self, function: _F, /) -> _F:
         """Return the function, run inside of a block; a generator, each of its steps."""
-
-        def start() -> Callable[[], _Resumed]:
-            notes = Notes()
-            return lambda: _Resumed(self, notes)
-
-        return cast("_F", decorate(function, start))
+        return cast("_F", decorate(function, self))
 
     def __enter__(self) -> Self:
-        self.enter(None)
+        if torch.compiler.is_compiling():
+            return self
+        blocks = _open.blocks
+        outer = blocks[-1] if blocks else None
+        check = self._check_values or (outer is not None and outer.check_values)
+        entered = None
+        if outer is None or check != outer.check_values:
+            hooks = SaveHooks(_notes, overwritten, check_values=check)
+            entered = enter(hooks, WriteMode(_notes, refuse_written_gradients if check else None))
+        blocks.append(_Block(self, check, entered))
         return self
 
     def __exit__(
@@ -115,62 +122,24 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.exit(error, trace)
-
-    def enter(self, notes: Notes | None) -> None:
-        if torch.compiler.is_compiling():
-            return
-        blocks = _open.blocks
-        outer = blocks[-1] if blocks else None
-        if notes is None:
-            notes = Notes() if outer is None else outer.notes
-        check = self._check_values or (outer is not None and outer.check_values)
-        block = _Block(self, notes, check_values=check)
-        if outer is None or check != outer.check_values or notes is not outer.notes:
-            hooks = SaveHooks(notes, overwritten, check_values=check)
-            mode = WriteMode(notes, refuse_written_gradients if check else None)
-            block.entered = enter(hooks, mode)
-        blocks.append(block)
-
-    def exit(self, error: BaseException | None, trace: TracebackType | None) -> None:
-        block = self._innermost()
-        if block is None:
+        block = _take_out(self)
+        if block is None:  # compiled, or entered in another thread
             return
         if block.entered is not None:
             leave(block.entered)
-        if type(error) is RuntimeError:
-            found = explain_foreign(error, trace, block.notes) or explain_refusal(
-                error, trace, block.notes
-            )
+        if type(error) is RuntimeError:  # a subclass is somebody else's
+            found = explain_foreign(error, trace, _notes) or explain_refusal(error, trace, _notes)
             if found is not None:
                 raise found.error().with_traceback(trace) from None
 
-    def _innermost(self) -> _Block | None:
-        """Take out the innermost block of this object; None if it was entered elsewhere."""
-        blocks = _open.blocks
-        for at in range(len(blocks) - 1, -1, -1):
-            if blocks[at].owner is self:
-                return blocks.pop(at)
-        return None
 
-
-class _Resumed:
-    """A block that is entered once for each step of a generator, with the same notes."""
-
-    def __init__(self, owner: explain, notes: Notes) -> None:
-        self._owner = owner
-        self._notes = notes
-
-    def __enter__(self) -> None:
-        self._owner.enter(self._notes)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._owner.exit(error, trace)
+def _take_out(owner: explain) -> _Block | None:
+    """Take out the innermost block of an object that is open in this thread."""
+    blocks = _open.blocks
+    for at in range(len(blocks) - 1, -1, -1):
+        if blocks[at].owner is owner:
+            return blocks.pop(at)
+    return None
 
 
 explain.__module__ = "safemodule"

@@ -30,7 +30,7 @@ _WRITES_SHOWN: Final = 6
 _RUN_BACKWARD: Final = compat.run_backward.__code__
 
 
-def overwritten(saved: Saved, frame: FrameType | None) -> Exception:
+def overwritten(saved: Saved, frame: FrameType | None) -> Exception | None:
     """Return the error for a saved value that was overwritten.
 
     Args:
@@ -38,22 +38,20 @@ def overwritten(saved: Saved, frame: FrameType | None) -> Exception:
         frame: What reads it: the innermost frame, None in a thread of the engine.
     """
     try:
-        return _overwritten(saved, frame).error()
+        node = compat.current_node()
+        argument, variable = "", None
+        # Does the running node read it itself, or hooks of somebody else (a checkpoint) inside it?
+        if isinstance(node, compat.FunctionNode) or frame is None or frame.f_code is _RUN_BACKWARD:
+            argument, variable = _argument_of(node, saved)
+        if argument.startswith("running_") and getattr(node, "_saved_training", False):
+            return None  # a batch norm saves what it then updates, and in training uses neither
+        sentence = _sentence(saved, variable)
+        writes = saved.log.since(saved.moment) if saved.log is not None else []
+        return explain_saved(saved, node, argument, sentence, frame, writes).error()
     except Exception as failure:  # noqa: BLE001  a failed search for words must not hide the error
         error = InplaceError(_sentence(saved, None))
         error.add_note(f"safemodule could not say more: {failure!r}")
         return error
-
-
-def _overwritten(saved: Saved, frame: FrameType | None) -> Explanation:
-    node = compat.current_node()
-    argument, variable = "", None
-    # Read by the running node itself, and not by hooks of somebody else (a checkpoint) inside it?
-    if isinstance(node, compat.FunctionNode) or frame is None or frame.f_code is _RUN_BACKWARD:
-        argument, variable = _argument_of(node, saved)
-    sentence = _sentence(saved, variable)
-    writes = saved.log.since(saved.moment) if saved.log is not None else []
-    return explain_saved(saved, node, argument, sentence, frame, writes)
 
 
 def tensor_text(tensor: Tensor) -> str:
@@ -266,12 +264,12 @@ def _advice(
     if role.startswith("buffer"):
         found.append(f"rebind the buffer: self.{name.rpartition('.')[2]} = new value")
     last = writes[-1] if writes else None
-    written = (written_expression(_place(last)) if last else "") or name or "x"
+    written = (written_expression(_place(last)) if last else "") or saver or name or "x"
     if last is not None:
         setitem = spelling(_place(last)) == "item assignment"
         op = "__setitem__" if setitem else compat.op_name(last.op)
         found += fixes(op, written, declarable=False)[:3]
-    what = saver or name or written
+    what = saver or ("it" if role.startswith(("parameter", "buffer")) else name or written)
     if argument and not argument.startswith("result"):
         found.append(f"save a copy: {what}.clone() in place of {what} where it is saved")
     owner = role.removeprefix("argument of ").rpartition(".forward")[0]

@@ -129,11 +129,18 @@ def never_compile(*functions: Any) -> None:
 hooks_module: Any = _autograd
 HOOKS_DISABLE = "_saved_tensors_hooks_disable"
 
-# The stack of dispatch modes, to leave one that is not the innermost.
+# The stack of dispatch modes. Entering one as a block sets flags of the whole process, too, which
+# threads and generators leave wrong (two threads that overlap: set for ever); what they are for,
+# keeping the compiler away, a mode that ignores compiled regions does not want.
 mode_at: Any = _C._get_dispatch_stack_at
 mode_count: Any = _C._len_torch_dispatch_stack
 push_mode: Any = _C._push_on_torch_dispatch_stack
-pop_mode: Any = _C._pop_torch_dispatch_stack
+
+
+def pop_mode() -> Any:
+    """Take the innermost dispatch mode off the stack of this thread, and return it."""
+    return _C._pop_torch_dispatch_stack(None)
+
 
 # The function that enters the engine: in a traceback it tells where backward started from.
 # (torch/autograd/graph.py)

@@ -15,22 +15,21 @@ from typing import Any
 
 __all__ = ["decorate"]
 
-Block = Callable[[], AbstractContextManager[Any]]
+Block = AbstractContextManager[Any]
 
 
-def decorate(function: Callable[..., Any], start: Callable[[], Block]) -> Callable[..., Any]:
+def decorate(function: Callable[..., Any], block: Block) -> Callable[..., Any]:
     """Return a function that runs `function` inside a block.
 
     Args:
         function: A function, generator function, coroutine function or asynchronous generator.
-        start: Called once for each call. What it returns makes the block, again for each step of
-            a generator.
+        block: Entered for each call, and again for each step of a generator.
     """
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
         async def asynchronous(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            steps = _async_steps(function(*args, **kwargs), start())
+            steps = _async_steps(function(*args, **kwargs), block)
             try:
                 value = await steps.asend(None)
                 while True:
@@ -52,7 +51,7 @@ def decorate(function: Callable[..., Any], start: Callable[[], Block]) -> Callab
 
         @functools.wraps(function)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            return await _await(function(*args, **kwargs), start())
+            return await _await(function(*args, **kwargs), block)
 
         return coroutine
 
@@ -60,13 +59,13 @@ def decorate(function: Callable[..., Any], start: Callable[[], Block]) -> Callab
 
         @functools.wraps(function)
         def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            return (yield from _steps(function(*args, **kwargs), start()))
+            return (yield from _steps(function(*args, **kwargs), block))
 
         return generator
 
     @functools.wraps(function)
     def plain(*args: Any, **kwargs: Any) -> Any:
-        with start()():
+        with block:
             return function(*args, **kwargs)
 
     return plain
@@ -75,20 +74,20 @@ def decorate(function: Callable[..., Any], start: Callable[[], Block]) -> Callab
 def _steps(inner: Any, block: Block) -> Generator[Any, Any, Any]:
     """Run a generator or a coroutine, each of its steps inside a block."""
     try:
-        with block():
+        with block:
             value = inner.send(None)
         while True:
             try:
                 sent = yield value
             except GeneratorExit:
-                with block():
+                with block:
                     inner.close()
                 raise
             except BaseException as error:  # noqa: BLE001  it is thrown into the generator
-                with block():
+                with block:
                     value = inner.throw(error)
             else:
-                with block():
+                with block:
                     value = inner.send(sent)
     except StopIteration as end:
         return end.value

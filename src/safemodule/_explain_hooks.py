@@ -70,7 +70,8 @@ class SaveHooks:
 
     Args:
         notes: Where saves are noted.
-        overwritten: Given a value that was overwritten, returns the error to raise.
+        overwritten: Given a value that was overwritten and what reads it, returns the error to
+            raise, or None if the reader does not use it.
         check_values: Compare checksums too.
     """
 
@@ -79,7 +80,7 @@ class SaveHooks:
     def __init__(
         self,
         notes: Notes,
-        overwritten: Callable[[Saved, FrameType | None], Exception],
+        overwritten: Callable[[Saved, FrameType | None], Exception | None],
         *,
         check_values: bool,
     ) -> None:
@@ -116,7 +117,10 @@ class SaveHooks:
             if _getframe().f_back is probing.frame:  # not through hooks of somebody else
                 probing.found.append(saved)
             return tensor
-        raise self._overwritten(saved, _getframe().f_back)
+        error = self._overwritten(saved, _getframe().f_back)
+        if error is not None:
+            raise error
+        return tensor
 
 
 def _alias_of_subclass(tensor: Tensor) -> Tensor:

@@ -63,29 +63,39 @@ def _plan(func: Any) -> _Plan:
     known = _plans.get(id(func))
     if known is not None:
         return known[1]
-    plan = _NOTHING
-    schema = compat.schema_of(func)
-    if schema is not None:
-        written = tuple(
-            (-1 if arg.kwarg_only else position, arg.name)
-            for position, arg in enumerate(schema.arguments)
-            if arg.alias_info is not None and arg.alias_info.is_write
-        )
-        counted = compat.counts_writes(func)
-        if schema.name in _BATCH_NORMS:
-            plan = _STATISTICS
-        elif not schema.name.startswith(("aten::", "prim")) and not counted:
-            everything = tuple((n, arg.name) for n, arg in enumerate(schema.arguments))
-            plan = _Plan(written or everything, custom=not written)
-        elif written:
-            plan = _Plan(written, counted=counted)
-        elif any(out.alias_info is not None for out in schema.returns):
-            many = len(schema.returns) > 1 or str(schema.returns[0].type).startswith("List")
-            plan = _Plan(view=not many, views=many)
+    try:
+        plan = _read(func)
+    except Exception:  # noqa: BLE001  sizes of symbolic shapes arrive as operations, too; whatever
+        plan = _NOTHING  # it is, an error here would be one in the user's program
     _plans[id(func)] = (func, plan)
     if plan is _NOTHING:
         _quiet[id(func)] = compat.runner(func)
     return plan
+
+
+def _read(func: Any) -> _Plan:
+    schema = compat.schema_of(func)
+    if schema is None:
+        return _NOTHING
+    written = tuple(
+        (-1 if arg.kwarg_only else position, arg.name)
+        for position, arg in enumerate(schema.arguments)
+        if arg.alias_info is not None and arg.alias_info.is_write
+    )
+    if schema.name in _BATCH_NORMS:
+        return _STATISTICS
+    foreign = not schema.name.startswith(("aten::", "prim"))
+    if foreign or written:
+        counted = compat.counts_writes(func)
+        if foreign and not written and not counted:
+            everything = tuple((n, arg.name) for n, arg in enumerate(schema.arguments))
+            return _Plan(everything, custom=True)
+        if written:
+            return _Plan(written, counted=counted)
+    if any(out.alias_info is not None for out in schema.returns):
+        many = len(schema.returns) > 1 or str(schema.returns[0].type).startswith("List")
+        return _Plan(view=not many, views=many)
+    return _NOTHING
 
 
 class WriteMode(compat.DispatchMode):
@@ -149,16 +159,21 @@ class WriteMode(compat.DispatchMode):
                 result = func(*args, **kwargs)
             after = [_version(tensor) for tensor in written]
             versions = [v if v != b else None for v, b in zip(after, before, strict=True)]
-        code, offset, step = place_of_write(_getframe(1).f_back)
+        place = place_of_write(_getframe(1).f_back)
         for tensor, version in zip(written, versions, strict=True):
-            if version is None and plan.custom:
-                continue  # not written
-            try:
-                storage = compat.storage_of(tensor)
-            except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
-                continue
-            self._notes.write(storage, func, code, offset, step, version)
+            if version is not None or not plan.custom:  # else it was not written
+                self._note_write(tensor, func, version, place)
         return result
+
+    def _note_write(
+        self, tensor: Tensor, func: Any, version: int | None, place: tuple[Any, int, str]
+    ) -> None:
+        try:
+            storage = compat.storage_of(tensor)
+        except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
+            return
+        code, offset, step = place
+        self._notes.write(storage, func, code, offset, step, version)
 
     def _note_view(self, func: Any, plan: _Plan, args: Any, result: Any) -> None:
         shown = result if plan.view else next((a for a in args if isinstance(a, Tensor)), None)
@@ -202,8 +217,10 @@ compat.never_compile(
     WriteMode.__torch_dispatch__,
     WriteMode._write,  # noqa: SLF001  of this very module
     WriteMode._note_view,  # noqa: SLF001
+    WriteMode._note_write,  # noqa: SLF001
     _written,
     _plan,
+    _read,
     _version,
     view_key,
 )

@@ -32,7 +32,7 @@ def enter(hooks: SaveHooks, mode: WriteMode) -> Entered:
     free = compat.hooks_enabled() and (top is None or _is_ours(top))
     if free:
         compat.push_hooks(hooks.pack, hooks.unpack)
-    mode.__enter__()
+    compat.push_mode(mode)
     _tolerance.begin()
     return Entered(hooks if free else None, mode)
 
@@ -65,10 +65,8 @@ def _leave_mode(mode: WriteMode | None) -> None:
     if mode is None or mode not in stack:  # entered in another thread
         return
     lifted: list[Any] = []
-    while stack[-1] is not mode:
-        lifted.append(compat.pop_mode())
-        stack.pop()
-    mode.__exit__(None, None, None)
+    while (top := compat.pop_mode()) is not mode:
+        lifted.append(top)
     for other in reversed(lifted):
         compat.push_mode(other)
 
