@@ -8,18 +8,20 @@ kind that the compiler traces through, so that a value read and written later ke
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from safemodule import _modes
+from safemodule import _compile_boundary, _modes
 from safemodule._compile_compat import exporting, is_tracing
 from safemodule._compile_tensor import CompiledHandle, handles_work, plain
 
 if TYPE_CHECKING:
     from safemodule._state import Plan
+
+_compile_boundary.install()
 
 
 def compiled_call(func: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -84,15 +86,17 @@ def _released(out: Any) -> Any:
     if isinstance(out, tuple) and hasattr(cls, "_fields"):
         return cls(*[_released(value) for value in out])
     if isinstance(out, dict):
-        for key, value in list(out.items()):
+        entries = cast("dict[Any, Any]", out)
+        for key, value in list(entries.items()):
             new = _released(value)
             if new is not value:
-                out[key] = new
+                entries[key] = new
     elif cls is list:
-        for i in range(len(out)):
-            new = _released(out[i])
-            if new is not out[i]:
-                out[i] = new
+        items = cast("list[Any]", out)
+        for i in range(len(items)):
+            new = _released(items[i])
+            if new is not items[i]:
+                items[i] = new
     elif dataclasses.is_dataclass(out):
         for field in dataclasses.fields(out):
             value = getattr(out, field.name)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.abc
+import importlib.util
 import sys
-from typing import Any
+import types
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 # True while TorchDynamo traces Python; `is_compiling` is true under `torch.export` too, which may
 # run Python for real. (both public; the second since 2.6)
@@ -45,7 +52,10 @@ def kept_inside(kind: type[Tensor]) -> bool:
     """
     utils: Any = sys.modules.get("torch._dynamo.utils")
     convert: Any = getattr(utils, "to_subclass", None)
-    if convert is None:
+    # Without this setting torch is so old that it cannot iterate over a subclass, nor give one to a
+    # custom Function.
+    config: Any = sys.modules.get("torch._dynamo.config")
+    if convert is None or not hasattr(config, "nontraceable_tensor_subclasses"):
         return False
     if kind not in getattr(convert, "_safemodule_inside", ()):
 
@@ -55,3 +65,73 @@ def kept_inside(kind: type[Tensor]) -> bool:
         to_subclass._safemodule_inside = (kind,)  # type: ignore[attr-defined]
         utils.to_subclass = to_subclass
     return True
+
+
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+
+
+def adapt_compiled(
+    adapter: Callable[[Any], Any], kind: type[Tensor], own: Callable[[], Iterable[types.CodeType]]
+) -> None:
+    """Pass every function that `torch.compile` makes from now on through `adapter`.
+
+    What is compiled has one entry in all its forms (function, module, `Module.compile()`): the
+    function that `_TorchDynamoContext.__call__` returns. Functions made before, and frames that
+    TorchDynamo compiles on its own around an uncompilable one, have no such entry: tensors of class
+    `kind` then make it leave the frame to Python, and `own` yields the code that runs in between,
+    which is never compiled. TorchDynamo is not imported for this (0.9 s).
+    (torch/_dynamo/eval_frame.py; `nontraceable_tensor_subclasses` since 2.8: before, no class was
+    traced unless it was named)
+    """
+
+    def install(eval_frame: Any) -> None:
+        refused: Any = getattr(eval_frame.config, "nontraceable_tensor_subclasses", None)
+        if refused is not None:
+            refused.add(kind)
+        skip: Any = getattr(eval_frame, "skip_code", None)
+        if skip is not None:
+            for code in own():
+                skip(code)
+        context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
+        if context is None:
+            return
+        compile_it = context.__call__
+
+        @functools.wraps(compile_it)
+        def call(self: Any, fn: Any) -> Any:
+            made = compile_it(self, fn)
+            return adapter(made) if isinstance(made, types.FunctionType) else made
+
+        context.__call__ = call
+
+    loaded = sys.modules.get(_EVAL_FRAME)
+    if loaded is not None:
+        install(loaded)
+    else:
+        sys.meta_path.insert(0, _WhenImported(_EVAL_FRAME, install))
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Calls a function with a module once it has been imported."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        del path, target
+        if fullname != self._name or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, then = spec.loader, self._then
+        run = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            then(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
