@@ -66,8 +66,8 @@ class Memory:
     """The memory of one input of a guarded call: a clone, as far as anyone can tell."""
 
     __slots__ = (
-        "argument", "dense", "frozen", "keeps", "numbers", "over", "passed", "root", "run",
-        "source", "written",
+        "argument", "dense", "frozen", "keeps", "level", "numbers", "over", "passed", "root", "run",
+        "source", "strides", "moment", "writes", "written",
     )  # fmt: skip
 
     def __init__(self, numbers, run, argument):
@@ -81,13 +81,31 @@ class Memory:
         """It stays that of what was passed."""
         self.passed = None
         """A tensor of the geometry of what was passed."""
+        self.writes = 0
+        self.moment = None
+        """What was passed, if it is a Ref, how often it had been written then, and its map then."""
+        self.level = run.level
+        """How many guarded calls were open when `freeze` made it: the last one makes it plain."""
         self.frozen = False
-        """It was made by `freeze`: it becomes an ordinary tensor once it is returned."""
         self.over = False
         """The call has ended: it is an ordinary tensor now."""
         self.root = self.source = None
         """The stand-in of the argument, and what was passed; None once they are no longer alike."""
 
+
+    def moved_on(self):
+        """Tell whether what was passed has changed since."""
+        if self.moment is None:
+            return False
+        source, writes, positions = self.moment
+        return source.memory.writes != writes or source.map is not positions
+
+    def settle(self):
+        """See to the geometry where what was passed has changed since: it is that of then."""
+        if not self.dense and self.moved_on():
+            if self.passed.stride() != self.strides:
+                raise Undefined("the geometry of what was frozen and then written")
+            self.dense = True
 
     def layout(self):
         """Return, for each element of the storage of what was passed, the position; -1 for none."""
@@ -159,24 +177,38 @@ class Ref:
 
     def read(self):
         """Return the value as an independent tensor, in the graph of what was written so far."""
-        numbers = self.memory.numbers.take(self.positions)
-        carrier = self.identity.carrier if torch.is_grad_enabled() else None
-        if carrier is not None and self.dtype.is_floating_point | self.dtype.is_complex:
-            if not self.recorded:
-                if self.identity.clock[0] != self.born:
-                    raise Undefined("a view made under no_grad is used after a write")
-                carrier = None
-        else:
-            carrier = None
+        # Results of operations have strides in the order of those of what they read.
+        strides = torch.empty_like(self.geometry()).stride()
+        order = sorted(range(len(strides)), key=lambda d: -strides[d])
+        positions = _pairs(self.map.permute(order)).to(torch.int64)
+        numbers = self.memory.numbers.take(positions)
+        carrier = self._carrier() if torch.is_grad_enabled() else None
         if carrier is not None:
-            out = carrier.take(self.positions)
+            out = carrier.take(positions)
             out.detach().copy_(numbers)
             numbers = out
         if self.map.is_complex():
-            return torch.view_as_complex(numbers)
-        if self.dtype == torch.int64:
-            return numbers.view(torch.int64)
+            numbers = torch.view_as_complex(numbers)
+        elif self.dtype == torch.int64:
+            numbers = numbers.view(torch.int64)
+        if order != list(range(len(order))):
+            numbers = numbers.permute(sorted(range(len(order)), key=order.__getitem__))
         return numbers
+
+    def _carrier(self):
+        carrier = self.identity.carrier
+        if carrier is None or not (self.dtype.is_floating_point or self.dtype.is_complex):
+            return None
+        if not self.recorded:
+            if self.identity.clock[0] != self.born:
+                raise Undefined("a view made under no_grad is used after a write")
+            return None
+        return carrier
+
+    def _check_use(self):
+        """Raise where PyTorch refuses a view made under no_grad after a write."""
+        if torch.is_grad_enabled():
+            self._carrier()
 
     def geometry(self):
         """Return a tensor of the strides that the program sees now."""
@@ -198,6 +230,7 @@ class Ref:
         self.memory.numbers[positions] = new.detach()
         self.identity.clock[0] += 1
         self.memory.written = True
+        self.memory.writes += 1
         self.memory.dense = not self.memory.keeps
         self.note()
 
@@ -214,6 +247,7 @@ class Ref:
     def note(self):
         """Put the write on record."""
         memory = self.memory
+        memory.run.count += 1
         if not memory.over:
             memory.run.writes.add((memory.run.line(), memory.argument))
 
@@ -290,13 +324,16 @@ class _Reals:
         for ref, real in written:
             if not ref.unique():
                 raise Undefined("written elements share memory")
-            target = ref
+            if real.shape != ref.map.shape:
+                raise Undefined("out= is resized")
+            target, whole = ref, name in ELEMENTWISE
             if name == "__setitem__":
                 part = call(Tensor.__getitem__, (ref, args[1]), {})
-                target = part if isinstance(part, Ref) else ref
+                if isinstance(part, Ref):
+                    target, whole = part, True
             for other, value, _ in self.made:
                 if value is not real and other.memory is ref.memory:
-                    _check_overlap(name, target, other)
+                    _check_overlap(target, other, whole)
         for ref, real in written:
             ref.store(real)
 
@@ -310,12 +347,12 @@ class _Reals:
         return out
 
 
-def _check_overlap(name, target, other):
+def _check_overlap(target, other, whole):
     there, here = target.positions, other.positions
     if not torch.isin(there, here).any():
         return
-    same = there.shape == here.shape and torch.equal(there, here)
-    if not same or not (name in ELEMENTWISE or name == "__setitem__"):
+    same = target.map.stride() == other.map.stride() and torch.equal(there, here)
+    if not (same and whole):
         raise Undefined("what is written overlaps with what is read")
 
 
@@ -324,6 +361,7 @@ def _view(func, name, args, kwargs):
     reals = _Reals()
     rest, named = reals.of(args[1:]), reals.of(kwargs)
     memory = self.memory
+    memory.settle()
     if memory.numbers.dtype == torch.bool and (
         name == "view_as_complex" or any(isinstance(a, torch.dtype) for a in rest)
     ):
@@ -403,7 +441,7 @@ def _wrap(self, name, here, under, value, *, multiple):
     elif name == "detach" or here.dtype == torch.int64 or self.map.dtype == torch.int64:
         identity = Identity(clock=identity.clock)
     elif torch.is_grad_enabled() and not self.recorded:
-        self.read()  # refused by PyTorch after a write
+        self._check_use()
     recorded = identity is not self.identity or (self.recorded and torch.is_grad_enabled())
     multiple |= self.multiple and identity is self.identity
     out = Ref(self.memory, here, identity, under, recorded=recorded, multiple=multiple)
@@ -423,6 +461,8 @@ def _metadata(func, self, *args, **kwargs):
     carrier = self.identity.carrier
     if carrier is not None and carrier.requires_grad and not torch.is_grad_enabled():
         raise Undefined("geometry is changed under no_grad: PyTorch's gradient has the old one")
+    if not self.recorded:
+        self._check_use()
     with torch.no_grad():
         here = func(self.map, *args, **kwargs)
     if not self.memory.dense:
@@ -449,6 +489,9 @@ class Run:
         """Pairs of line number and argument."""
         self.by_geometry = False
         """What was passed has another geometry than its clone, and the program noticed."""
+        self.count = 0
+        """How many writes there were."""
+        self.level = 0
         self.passed_through = False
         """A nested call returned its argument, or a view of it, unwritten: no clone of it."""
 
@@ -479,11 +522,14 @@ class Run:
         @functools.wraps(func)
         def guarded(*args, **kwargs):
             known = {}
+            self.level += 1
             bound = signature.bind(*args, **kwargs)
             for name, value in bound.arguments.items():
                 bound.arguments[name] = self.enter_all(value, name, known, snapshot)
             out = func(*bound.args, **bound.kwargs)
-            return self.leave(out, [ref.memory for _, ref in known.values()])
+            out = self.leave(out, [ref.memory for _, ref in known.values()])
+            self.level -= 1
+            return out
 
         return guarded
 
@@ -514,7 +560,9 @@ class Run:
         memory.dense = snapshot
         memory.passed = geometry
         ref = Ref(memory, positions, Identity(), x.alias() if isinstance(x, Ref) else x)
-        memory.root, memory.source = ref, x
+        memory.root, memory.source, memory.strides = ref, x, positions.stride()
+        if isinstance(x, Ref):
+            memory.moment = (x, x.memory.writes, x.map)
         where = ref.positions
         flat[where] = numbers
         if value.requires_grad:
@@ -531,9 +579,10 @@ class Run:
     def _released(self, out, memories):
         if isinstance(out, Ref):
             memory = out.memory
-            if not (memory.frozen or any(memory is m for m in memories)):
+            frozen_here = memory.frozen and memory.level >= self.level
+            if not (frozen_here or any(memory is m for m in memories)):
                 return out
-            if memory.written or memory.over:
+            if memory.written or memory.over or memory.moved_on():
                 memory.over = True
                 return out
             self.passed_through = True

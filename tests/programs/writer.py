@@ -7,7 +7,6 @@ write is decided by `pick(n)`, which returns a number below n: Hypothesis draws 
 from __future__ import annotations
 
 import re
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -45,12 +44,12 @@ class Writer:
         self.blocks: list[str] = []
         """The statements of forward so far, each with what is nested in it."""
         self.names = 0
+        self.refused = 0
         self.loop = 0
         """Length of the loop that is being written."""
         self.depth = 0
-        self.left = 16
+        self.left = 2 + self.pick(18)
         """Statements that may still be written."""
-        self.refused = 0
         self.start()
 
     # -- choices -----------------------------------------------------------------------------------
@@ -77,6 +76,7 @@ class Writer:
         for helper in self.helpers:
             exec(_compiled(helper, "exec"), self.space)
         known: dict = {}
+        run.level = 1
         for name in self.parameters:
             self.space[name] = run.enter_all(self.space[name], name, known, False)
         self.expressions = [e for n in self.parameters for e in inputs.paths(self.space[n], n)]
@@ -119,11 +119,15 @@ class Writer:
 
     def execute(self, text):
         """Run a statement; False, with nothing changed, if it is refused."""
+        count = self.run.count
         try:
-            code = _compiled(text, "exec")
-            exec(code, self.space)
+            exec(_compiled(text, "exec"), self.space)
         except REFUSED:
             self.refused += 1
+            if self.run.count != count:  # `x[0] += y` may write before it is refused
+                if self.depth:
+                    raise Undefined("half of a statement has run") from None
+                self.restart()
             return False
         return True
 
@@ -151,7 +155,7 @@ class Writer:
 
     def program(self):
         """Write the whole program."""
-        while self.left > 0 and self.pick(14):
+        while self.left > 0:
             text = self.statement()
             if text is not None:
                 self.blocks.append(text)
@@ -375,6 +379,8 @@ def _fresh(lines):
 
 
 def _call(w, name, arguments, many):
+    if None in arguments:
+        return None
     text = f"{name}({', '.join(arguments)})"
     names = [w.name() for _ in range(1 + many)]
     if not w.chance(5):
@@ -389,10 +395,3 @@ def _call(w, name, arguments, many):
 _SIMPLE = (_read, _view, _write, _read, _view, _write, _write, _views, _metadata)
 _NESTED = (*_SIMPLE, _container, _freeze)
 _KINDS = (*_SIMPLE, *_SIMPLE, _no_grad, _no_grad, _loop, _loop, _freeze, _helper, _helper, _helper, _container, _delete)
-
-
-def write_program(pick):
-    """Write a program; `pick(n)` decides."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return Writer(pick).program()
