@@ -9,6 +9,7 @@ import torch
 
 from safemodule._decorator import check_names, guard_function
 from safemodule._modes import check_mode
+from safemodule._state import Plan
 
 _PLAN = "__safemodule_plan__"
 
@@ -106,7 +107,7 @@ def guard_forward(cls: Any, options: dict[str, Any], *, declares: bool) -> None:
     """Guard the `forward` that a class has now, its own or an inherited one."""
     forward = cls.forward
     plan = getattr(forward, _PLAN, None)
-    if plan is not None and plan.chained and not declares:
+    if plan is not None and plan.chained and not declares and _agrees(plan, forward, options):
         cls._safemodule_forward = forward
         return
     if getattr(forward, "__name__", "") == "_forward_unimplemented":
@@ -117,6 +118,16 @@ def guard_forward(cls: Any, options: dict[str, Any], *, declares: bool) -> None:
         raise TypeError(f"class {cls.__qualname__}: forward must be a method")
     cls.forward = guard_function(original, chained=True, **_options(original, options))
     cls._safemodule_forward = cls.forward
+
+
+def _agrees(plan: Plan, forward: Any, options: dict[str, Any]) -> bool:
+    """Tell whether an inherited guard is what this class asks for."""
+    wanted = _options(forward, options)
+    return (
+        plan.mode == wanted["mode"]
+        and plan.snapshot == wanted["snapshot"]
+        and plan.mutable.issuperset(wanted["mutable"])
+    )
 
 
 def _guard_instance(module: Any) -> None:

@@ -64,14 +64,15 @@ def _annotations(func: Any) -> dict[str, Any]:
 
 
 def _is_marked(annotation: Any, func: Any) -> bool:
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        if "Mutable" not in annotation and "Annotated" not in annotation:
-            return False
         annotation = _evaluated(annotation, inspect.unwrap(func))
-    if MARK in getattr(annotation, "__metadata__", ()):
-        return True
+    if typing.get_origin(annotation) is Annotated:
+        return MARK in annotation.__metadata__ or _is_marked(annotation.__origin__, func)
     # Optional[Mutable[T]] and the like.
-    return any(_is_marked(part, func) for part in typing.get_args(annotation))
+    parts = (part for part in typing.get_args(annotation) if not isinstance(part, str))
+    return any(_is_marked(part, func) for part in parts)
 
 
 def _evaluated(annotation: str, func: Any) -> Any:
