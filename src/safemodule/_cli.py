@@ -58,11 +58,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["demo"]:  # it has options of its own
         demo: Any = importlib.import_module("safemodule._demo")
         return demo.main(arguments[1:])
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    if arguments[:1] == ["run"]:
+        return _run(arguments[1:])
+    parser = argparse.ArgumentParser(prog="safemodule", description=_ABOUT, formatter_class=_Raw)
+    parser.add_argument("--version", action="version", version=f"safemodule {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands.add_parser("run", help="run a program and find its in-place writes")
+    commands.add_parser("demo", help="train a small decoder: it fails plain, and works guarded")
+    parser.parse_args(arguments)  # ends the process: there is no command, or a wrong one, or --help
+    return 2
+
+
+def _run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="safemodule run",
+        usage="safemodule run [options] (SCRIPT.py | -m MODULE) [ARGS ...]",
+        description=_RUN,
+        epilog=_RUN_MORE,
+        formatter_class=_Raw,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module by its name")
+    parser.add_argument("--mode", choices=MODES, help="what a write does; see below")
+    parser.add_argument(
+        "--explain",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="explain in-place errors of backward (default: yes)",
+    )
+    parser.add_argument(
+        "--report", type=_report, metavar="FILE", help=f"write what was found to a file: {FORMATS}"
+    )
+    own, program = _split(arguments)
+    options = parser.parse_args(own)
+    if not program:
+        parser.error("which program? SCRIPT.py or -m MODULE is missing")
     return run(
-        options.target,
-        options.args,
+        program[0],
+        program[1:],
         module=options.module,
         mode=options.mode,
         explaining=options.explain,
@@ -70,38 +103,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="safemodule", description=_ABOUT, formatter_class=_Raw)
-    parser.add_argument("--version", action="version", version=f"safemodule {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    running = commands.add_parser(
-        "run",
-        help="run a program and find its in-place writes",
-        usage="safemodule run [options] (SCRIPT.py | -m MODULE) [ARGS ...]",
-        description=_RUN,
-        epilog=_RUN_MORE,
-        formatter_class=_Raw,
-    )
-    running.add_argument("--mode", choices=MODES, help="what a write does; see below")
-    running.add_argument(
-        "--explain",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="explain in-place errors of backward (default: yes)",
-    )
-    running.add_argument(
-        "--report",
-        type=_report,
-        metavar="FILE",
-        help=f"write what was found to a file: {FORMATS}",
-    )
-    running.add_argument("-m", dest="module", action="store_true", help="run a module by its name")
-    running.add_argument("target", metavar="SCRIPT.py | MODULE", help="the program")
-    running.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
-    commands.add_parser(
-        "demo", help="train a small decoder: fails plain, works guarded", add_help=False
-    )
-    return parser
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Split our options from the program and what belongs to it.
+
+    By hand: argparse takes a ``--`` out that is the program's.
+    """
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
+        at += 2 if arguments[at] in ("--mode", "--report") else 1
+    own, program = arguments[:at], arguments[at:]
+    return own, program[1:] if program[:1] == ["--"] else program
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):

@@ -64,13 +64,13 @@ def load(target: str, args: list[str], *, module: bool) -> Program:
         sys.argv[0] = spec.origin or target
         return _of_spec(spec)
     sys.argv[:] = [target, *args]
-    if Path(target).is_dir() or zipfile.is_zipfile(target):
-        _set_path(target)
-        spec = importlib.machinery.PathFinder.find_spec("__main__", [target])
-        if spec is None:
-            raise CannotRunError(f"can't find '__main__' module in {target!r}", 1)
-        return _of_spec(spec)
     path = os.path.abspath(target)  # noqa: PTH100 -- as Python does it: links are kept
+    if Path(path).is_dir() or zipfile.is_zipfile(path):
+        _set_path(path)
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
+        if spec is None:
+            raise CannotRunError(f"can't find '__main__' module in {path!r}", 1)
+        return _of_spec(spec)
     try:
         with io.open_code(path) as file:
             source = file.read()

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -108,6 +109,20 @@ def _leave_to_python() -> None:
     sys.excepthook = hook
 
 
+def _clean_those_of_threads() -> None:
+    """Have errors that end a thread shown without our frames, too."""
+    show = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> Any:
+        kind, value, _, thread = args
+        if value is not None:
+            clean(value)
+            args = threading.ExceptHookArgs((kind, value, value.__traceback__, thread))
+        return show(args)
+
+    threading.excepthook = hook
+
+
 def _shows(error: BaseException | None, explanation: Explanation) -> bool:
     """Tell whether the traceback of an error ends in, or contains, the text of an explanation."""
     seen: set[int] = set()
@@ -149,6 +164,7 @@ class _Session:
         atexit.register(self._finish)
         if self._mode is not None:
             set_mode(self._mode)  # for what the program itself guards without saying how
+        _clean_those_of_threads()
         # What is in the table at the end need not be logged in between.
         logging.getLogger("safemodule").addFilter(lambda r: not hasattr(r, "safemodule_mutation"))
         self._log = self._held.enter_context(record_everywhere())
