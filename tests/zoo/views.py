@@ -118,7 +118,7 @@ class ViewsOfEveryKind(Edge):
             x.narrow(1, 0, 2), x.select(1, 2), x.diagonal(), x.expand(2, 2, 3, 4), x.unfold(2, 2, 1),
             x.as_strided((2, 2), (12, 1)), x.view_as(x), x.expand_as(x),
             *x.unbind(), *x.split(1), *x.chunk(2, 2),
-            *x.tensor_split(2, 2), *x.hsplit(3), x.adjoint(), torch.atleast_3d(x), torch.ravel(x),
+            *x.tensor_split(2, 2), *x.hsplit(3), x.adjoint(), torch.atleast_3d(x[0]), torch.ravel(x),
             torch.broadcast_to(x, (2, 2, 3, 4)), torch.swapdims(x, 0, 1), torch.moveaxis(x, 0, 1),
         ]  # fmt: skip
 
