@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import Tensor
 
 from safemodule import _explain_compat as compat
-from safemodule._explain_backward import explain_saved
-from safemodule._explain_hooks import Saved
+from safemodule._explain_backward import explain_saved, overwritten
+from safemodule._explain_hooks import Saved, SaveHooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,17 +46,15 @@ def explain_foreign(
         if innermost.f_code is _RUN_BACKWARD:
             roots = list(innermost.f_locals.get("t_outputs", ()))
         trace = trace.tb_next
-    expected = int(words["expected"])
     for node in _nodes(roots):
         name = _failing(node, str(error))
         if name is None:
             continue
-        tensor = _value(node, name, int(words["now"]), words["shape"], expected)
-        if tensor is not None:
-            logs = notes.recent(compat.storage_of(tensor))
-            saved = Saved(tensor, expected, logs[0] if logs else None, 0, None, -1, None, None)
-            writes = [w for log in logs for w in log.since(0) if (w.last or 0) > expected]
-            return explain_saved(saved, node, name, str(error), innermost, writes)
+        found = _value(node, name, int(words["now"]), words["shape"], int(words["expected"]), notes)
+        if found is not None:
+            saved, argument = found
+            writes = saved.log.since(saved.moment) if saved.log is not None else []
+            return explain_saved(saved, node, argument, str(error), innermost, writes)
     return None
 
 
@@ -92,33 +90,36 @@ def _core(message: str) -> str:
     return message.partition(" Hint:")[0]
 
 
-def _value(node: Any, name: str, now: int, shape: str, expected: int) -> Tensor | None:
-    """Return the value that a node saved: what a hook is given, set after the fact.
+def _value(
+    node: Any, name: str, now: int, shape: str, expected: int, notes: Notes
+) -> tuple[Saved, str] | None:
+    """Return the value that a node saved, and which of the node's values it is.
 
-    It stays as forbidden as it was: reading it again raises again.
+    It is what a hook is given, set after the fact. Reading it again fails again: in our own hook.
     """
+    hooks = SaveHooks(notes, overwritten, check_values=False)
+    kept: list[Saved] = []
+
+    def pack(tensor: Tensor) -> Saved:
+        kept.append(_saved(compat.make_alias(Tensor, tensor), expected, notes))
+        return kept[-1]
+
     raw: Any = getattr(node, f"_raw_saved_{name.removeprefix('saved_')}", None)
-    found: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        alias = compat.make_alias(Tensor, tensor)
-        found.append(alias)
-        return alias
-
-    def unpack(tensor: Tensor) -> Tensor:
-        if compat.version_of(tensor) != expected:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been "
-                "modified by an inplace operation"
-            )
-        return tensor
-
-    for one in raw if isinstance(raw, (list, tuple)) else (raw,):
+    many = isinstance(raw, (list, tuple))
+    for position, one in enumerate(raw if many else (raw,)):
+        kept.clear()
         try:
-            one.register_hooks(pack, unpack)
-        except (RuntimeError, AttributeError):  # nothing saved, hooks of somebody else
+            one.register_hooks(pack, hooks.unpack)
+        except (RuntimeError, AttributeError):  # nothing saved, or hooks of somebody else
             continue
-    wanted = [
-        t for t in found if compat.version_of(t) == now and ", ".join(map(str, t.shape)) == shape
-    ]
-    return wanted[0] if wanted else None
+        tensor = kept[0].tensor
+        if compat.version_of(tensor) == now and ", ".join(map(str, tensor.shape)) == shape:
+            return kept[0], f"{name}[{position}]" if many else name
+    return None
+
+
+def _saved(tensor: Tensor, version: int, notes: Notes) -> Saved:
+    """Return what our hook would have kept, with the writes beyond a version as those since."""
+    log = next(iter(notes.recent(compat.storage_of(tensor))), None)
+    earlier = [w.last_tick for w in log.since(0) if (w.last or 0) <= version] if log else []
+    return Saved(tensor, version, log, max(earlier, default=0), None, -1, None, None)

@@ -114,6 +114,12 @@ def place_of_write(frame: FrameType | None) -> tuple[CodeType | None, int, str]:
             return code, frame.f_lasti, step
         if code.co_name == "step":
             step = code.co_qualname
+        elif step and code.co_name == "wrapper":
+            # Around each optimiser's step, and it knows the class: AdamW steps as Adam. Its locals
+            # are bound once, so reading them keeps nothing.
+            optimizer = frame.f_locals.get("self")
+            if optimizer is not None:
+                step = f"{type(optimizer).__name__}.step"
         frame = frame.f_back
     return None, -1, step
 

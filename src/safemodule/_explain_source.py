@@ -90,9 +90,13 @@ def is_argument(code: CodeType, name: str) -> bool:
         return False
     before = ""
     for step in dis.get_instructions(code):
-        # `x += 1` stores what it was: a tensor writes itself.
-        if step.opname == "STORE_FAST" and step.argval == name and not before.endswith("="):
-            return False
+        # Python 3.13 joins two of them: STORE_FAST_STORE_FAST, STORE_FAST_LOAD_FAST.
+        if step.opname.startswith("STORE_FAST"):
+            names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+            stored = names[: step.opname.count("STORE")]
+            # `x += 1` stores what it was: a tensor writes itself.
+            if name in stored and not (stored[0] == name and before.endswith("=")):
+                return False
         before = step.argrepr if step.opname == "BINARY_OP" else ""
     return True
 

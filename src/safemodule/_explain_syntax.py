@@ -20,6 +20,35 @@ __all__ = ["Node", "file_tree", "name_of", "node_at", "text_of", "tree_at", "who
 Node = ast.Call | ast.BinOp | ast.AugAssign | ast.Subscript | ast.UnaryOp | ast.Compare
 _NODES: Final = (ast.Call, ast.BinOp, ast.AugAssign, ast.Subscript, ast.UnaryOp, ast.Compare)
 
+# Methods and attributes that give a view of the tensor they belong to.
+_VIEWS: Final = frozenset(
+    [
+        "T",
+        "mT",
+        "H",
+        "mH",
+        "data",
+        "real",
+        "imag",
+        "detach",
+        "view",
+        "view_as",
+        "t",
+        "transpose",
+        "permute",
+        "squeeze",
+        "unsqueeze",
+        "narrow",
+        "select",
+        "expand",
+        "unflatten",
+        "diagonal",
+        "unfold",
+        "movedim",
+        "swapaxes",
+    ]
+)
+
 # Longer expressions are no names.
 _LONGEST: Final = 40
 
@@ -80,9 +109,17 @@ def text_of(node: ast.AST | None) -> str:
 
 
 def whole_of(node: ast.expr) -> ast.expr:
-    """Return the tensor of ``x[:, 2:]``; an item by a plain key or number may be of a container."""
+    """Return the tensor of ``x[:, 2:]``, ``x.data``, ``x.view(3)``.
+
+    An item by a plain key or number is left as it is: it may be one of a container.
+    """
     if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple)):
         return whole_of(node.value)
+    if isinstance(node, ast.Attribute) and node.attr in _VIEWS:
+        return whole_of(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        inner = whole_of(node.func)
+        return node if inner is node.func else inner
     return node
 
 
