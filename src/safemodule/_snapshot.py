@@ -121,7 +121,9 @@ def _same_atom(a: Any, b: Any) -> bool:
 def _facts(value: Any) -> _Facts:
     if isinstance(value, Tensor):
         properties = {name: _ask(read, value) for name, read in _PROPERTIES.items()}
-        parts = {f".{name}": part for name, part in _attributes(value)}
+        # What begins with an underscore are caches of tensor subclasses.
+        named = _attributes(value)
+        parts = {f".{name}": part for name, part in named if not name.startswith("_")}
         if properties["is_leaf"] and value.grad is not None:
             parts[".grad"] = value.grad
         return _Facts(properties, TensorValues(value), parts)

@@ -21,6 +21,8 @@ class TensorValues:
     def __init__(self, tensor: Tensor) -> None:
         self._flat: Tensor | None = None
         self._shape = tuple(tensor.shape) if not tensor.is_nested else (-1,)
+        if tensor.is_meta:
+            return
         try:
             with torch.no_grad():
                 self._flat = _dense(tensor).reshape(-1).clone()
