@@ -98,7 +98,7 @@ def _wrapper(func: Any, plan: Plan) -> Any:
                 and flat_way[0]
                 and type(x := args[1]) is plain
                 and x.layout is strided
-                and not (x.is_inference() or transforms() or dispatching() or tracing())
+                and not (transforms() or dispatching() or tracing() or x.is_inference())
                 and not ((differs := x.requires_grad) and not recording())
             ):
                 version = x._version

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from safemodule._decorator import check_names, guard_function
+from safemodule._guarded import PLAN
 from safemodule._modes import check_mode
 from safemodule._state import Plan
 
-_PLAN = "__safemodule_plan__"
 
 
 class SafeModule(torch.nn.Module):
@@ -22,7 +22,7 @@ class SafeModule(torch.nn.Module):
 
     Subclass it instead of ``nn.Module``, or put it in front of an existing class:
     ``class SafeResNet(SafeModule, ResNet): pass``. An inherited ``forward`` is guarded too, and so is
-    one that is assigned later.
+    one that is assigned later, to an instance, or to the class before the next instance is made.
 
     Class keywords:
         mode: ``"copy"``, ``"warn"``, ``"strict"`` or ``"off"`` for this class and its subclasses.
@@ -67,22 +67,21 @@ class SafeModule(torch.nn.Module):
         cls._safemodule_options = options
         guard_forward(cls, {**options, "own": own.get("mutable", ())}, declares=bool(own))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # As nn.Module does it, after a look whether `forward` was assigned since the class was
-        # made: 0.06 us.
-        cls = type(self)
-        if cls.forward is not cls._safemodule_forward:
-            guard_forward(cls, cls._safemodule_options, declares=False)
-        if "forward" in self.__dict__:
-            _guard_instance(self)
-        if self._compiled_call_impl is not None:
-            return self._compiled_call_impl(*args, **kwargs)
-        return self._call_impl(*args, **kwargs)
+    # `__call__` stays nn.Module's own: tools patch that one (torch.fx), and a look at `forward` in
+    # each call would cost 0.17 us. So `forward` is looked at where it can change.
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        guard_forward(type(self), type(self)._safemodule_options, declares=False)
+        super().__init__(*args, **kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward":
+            value = _guarded_instance_forward(self, value)
+        super().__setattr__(name, value)
 
 
 _KEYWORDS = ("mode", "mutable", "snapshot")
 SafeModule._safemodule_options = {}  # type: ignore[attr-defined]
-SafeModule._safemodule_forward = SafeModule.forward  # type: ignore[attr-defined]
 
 
 def _checked(own: dict[str, Any]) -> dict[str, Any]:
@@ -106,18 +105,15 @@ def _inherited(cls: type) -> dict[str, Any]:
 def guard_forward(cls: Any, options: dict[str, Any], *, declares: bool) -> None:
     """Guard the `forward` that a class has now, its own or an inherited one."""
     forward = cls.forward
-    plan = getattr(forward, _PLAN, None)
+    plan = getattr(forward, PLAN, None)
     if plan is not None and plan.chained and not declares and _agrees(plan, forward, options):
-        cls._safemodule_forward = forward
         return
     if getattr(forward, "__name__", "") == "_forward_unimplemented":
-        cls._safemodule_forward = forward
         return
     original = forward.__wrapped__ if plan is not None and plan.chained else forward
     if "forward" in cls.__dict__ and isinstance(cls.__dict__["forward"], (staticmethod, classmethod)):
         raise TypeError(f"class {cls.__qualname__}: forward must be a method")
     cls.forward = guard_function(original, chained=True, **_options(original, options))
-    cls._safemodule_forward = cls.forward
 
 
 def _agrees(plan: Plan, forward: Any, options: dict[str, Any]) -> bool:
@@ -130,19 +126,19 @@ def _agrees(plan: Plan, forward: Any, options: dict[str, Any]) -> bool:
     )
 
 
-def _guard_instance(module: Any) -> None:
-    """Guard a `forward` assigned to the instance, unless it leads to a guarded one anyway."""
-    forward = module.__dict__["forward"]
+def _guarded_instance_forward(module: Any, forward: Any) -> Any:
+    """Guard a `forward` assigned to an instance, unless it leads to a guarded one anyway."""
     seen: Any = forward
     while seen is not None:
-        if getattr(seen, _PLAN, None) is not None:
-            return
+        if getattr(seen, PLAN, None) is not None:
+            return forward
         if getattr(seen, "__self__", None) is module and hasattr(seen, "__func__"):
             seen = seen.__func__
             continue
         seen = getattr(seen, "__wrapped__", None) or getattr(seen, "func", None)
-    options = type(module)._safemodule_options
-    module.__dict__["forward"] = guard_function(forward, **_options(forward, options))
+    if not callable(forward):
+        return forward  # nn.Module says what is wrong with it, at the call
+    return guard_function(forward, **_options(forward, type(module)._safemodule_options))
 
 
 def _options(forward: Any, options: dict[str, Any]) -> dict[str, Any]:
