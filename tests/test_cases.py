@@ -56,7 +56,8 @@ ELSEWHERE = {
     "gan_step_between_backwards": STATE,
     "static_output_buffer": STATE,
     "backward_mutates_grad_output": "the backward of a custom Function writes its gradient",
-    "backward_hook_inplace_relu": LOCAL + ", behind a hook; the guard adds no such error of its own",
+    "backward_hook_inplace_relu": LOCAL
+    + ", behind a hook; the guard adds no such error of its own",
 }
 # Those that plain PyTorch refuses in forward.
 RAISES = {"inference_tensor_write", "backward_hook_inplace_relu"}
@@ -116,7 +117,9 @@ def test_the_report_is_live(name):
     args = arguments(case)
     caller = Caller(*args)
     _, error = run(build(case, guarded=False), args)
-    refused = getattr(case, "REFUSED", False) and name != "error_after_the_write"  # which catches it
+    refused = (
+        getattr(case, "REFUSED", False) and name != "error_after_the_write"
+    )  # which catches it
     assert (error is not None) == (refused or name in RAISES)
     if not case.WRITTEN and not case.REBOUND:
         caller.check()
@@ -153,7 +156,7 @@ def test_every_written_or_rebound_argument_is_on_record(name):
     assert {m.argument for m in log if m.kind == "tensor"} == written
     assert {m.argument for m in log if m.kind == "container"} == rebound
     assert len(written | rebound) == len({m.argument for m in log})
-    lines, start = inspect.getsourcelines(case)
+    lines, _ = inspect.getsourcelines(case)
     for m in log:
         assert m.filename == case.__file__
         assert lines[m.lineno - 1].strip() == m.line

@@ -35,9 +35,17 @@ def test_every_kind_of_parameter():
 
     x = [torch.zeros(1) for _ in range(9)]
     caller = Caller(x)
-    assert writes_of(
-        forward, x[0], x[1], x[2], x[3], x[4], d=x[5], e=x[6], f=x[7], g=x[8]
-    ) == ["a", "b", "c", "rest[0]", "rest[1]", "d", "e", "f", "g"]
+    assert writes_of(forward, x[0], x[1], x[2], x[3], x[4], d=x[5], e=x[6], f=x[7], g=x[8]) == [
+        "a",
+        "b",
+        "c",
+        "rest[0]",
+        "rest[1]",
+        "d",
+        "e",
+        "f",
+        "g",
+    ]
     assert writes_of(forward, x[0], b=x[1], c=x[2], d=x[3], e=x[4]) == ["a", "b", "c", "d", "e"]
     caller.check()
 

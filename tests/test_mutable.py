@@ -135,5 +135,7 @@ def test_name_that_is_no_parameter():
 
     def forward(x, y): ...
 
-    with pytest.raises(ValueError, match=r"'z' is no parameter of .*forward; its parameters are: x, y"):
+    with pytest.raises(
+        ValueError, match=r"'z' is no parameter of .*forward; its parameters are: x, y"
+    ):
         names(forward, ("z",))

@@ -200,6 +200,9 @@ def test_many_redirects_of_one_input():
     compare_with_clones(
         forward_of(forward),
         forward,
-        lambda: (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64).requires_grad_()),
+        lambda: (
+            torch.ones(2, dtype=torch.float64),
+            torch.ones(2, dtype=torch.float64).requires_grad_(),
+        ),
         reference=reference,
     )

@@ -218,7 +218,7 @@ def test_parameters_and_buffers_of_the_module():
             return self.w, x
 
     net = Net()
-    w, x = net(torch.zeros(1))
+    w, _ = net(torch.zeros(1))
     assert w is net.w
 
 

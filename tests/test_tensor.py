@@ -50,7 +50,16 @@ def test_operations_give_plain_tensors():
             x + 1, x.clone(), x * x, x.sum(), x[[0]], x[x > 0], x.to(torch.float64), torch.cat([x, x]),
             x.contiguous().t().contiguous(), x.new_zeros(2), torch.zeros_like(x), x.float() + 0,
         ]  # fmt: skip
-        handles = [x[0], x.t(), x.view(-1), x.detach(), x.data, x.contiguous(), x.float(), x.reshape(2, 2)]
+        handles = [
+            x[0],
+            x.t(),
+            x.view(-1),
+            x.detach(),
+            x.data,
+            x.contiguous(),
+            x.float(),
+            x.reshape(2, 2),
+        ]
         return [type(t) for t in plain], [type(t) for t in handles]
 
     plain, handles = forward_of(forward)(torch.ones(2, 2))
@@ -62,7 +71,13 @@ def test_a_no_op_returns_the_handle_itself():
     """As PyTorch returns its argument."""
 
     def forward(x):
-        return [x.to(torch.float32) is x, x.contiguous() is x, x.float() is x, x.cpu() is x, +x is x]
+        return [
+            x.to(torch.float32) is x,
+            x.contiguous() is x,
+            x.float() is x,
+            x.cpu() is x,
+            +x is x,
+        ]
 
     x = torch.ones(2)
     assert forward_of(forward)(x) == forward(x)
@@ -266,6 +281,8 @@ def test_every_in_place_method_is_a_write_or_refused():
 
 def test_the_class_defines_no_more_than_it_must():
     """Each method of ours on the class is one that torch does not route, or is measured hot."""
-    mine = {n for n, v in vars(FrozenTensor).items() if inspect.isfunction(v) or isinstance(v, property)}
+    mine = {
+        n for n, v in vars(FrozenTensor).items() if inspect.isfunction(v) or isinstance(v, property)
+    }
     assert {"set_", "as_subclass", "__repr__", "__reduce_ex__", "__deepcopy__"} <= mine
     assert not {n for n in mine if n.endswith("_") and not n.startswith("_")} - {"set_"}

@@ -20,8 +20,8 @@ from tests.helpers import (
     assert_plain,
     assert_same_results,
     compare_with_clones,
-    same,
     safe,
+    same,
     tensors,
 )
 from tests.zoo import edges

@@ -101,7 +101,7 @@ def test_view_is_replayed_as_it_was(case, grad):
     """The view of the copy is the view that was taken, whatever happened to its arguments."""
 
     def inputs():
-        flat = case in (by_another_tensor,)
+        flat = case is by_another_tensor
         x = torch.arange(8.0).reshape(8 if flat else 4, *([] if flat else [2])).clone()
         return (x.requires_grad_(grad and case is not by_sections),)
 

@@ -89,7 +89,9 @@ def inputs(grad=True):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_as_if_cloned(case, grad):
     """Values and gradients are those of clones; the caller's shape and strides stay."""
-    reference = (lambda x: (x * x, x.t() * x.t(), (x.t() + 1) * 1)) if case is between_reads else None
+    reference = (
+        (lambda x: (x * x, x.t() * x.t(), (x.t() + 1) * 1)) if case is between_reads else None
+    )
     compare_with_clones(forward_of(case), case, lambda: inputs(grad), reference=reference)
 
 

@@ -24,9 +24,7 @@ def allocated(function, *args):
     with torch.profiler.profile(profile_memory=True) as profile:
         out = function(*args)
     total = sum(
-        event.self_cpu_memory_usage
-        for event in profile.events()
-        if event.self_cpu_memory_usage > 0
+        event.self_cpu_memory_usage for event in profile.events() if event.self_cpu_memory_usage > 0
     )
     return total, out
 

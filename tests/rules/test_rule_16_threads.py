@@ -90,10 +90,12 @@ def test_two_handles_in_opposite_order():
 
     @freeze_inputs
     def forward(x, y):
-        together([
-            lambda: [torch._foreach_add_([x, y], 1.0) for _ in range(50)],
-            lambda: [torch._foreach_add_([y, x], 1.0) for _ in range(50)],
-        ])
+        together(
+            [
+                lambda: [torch._foreach_add_([x, y], 1.0) for _ in range(50)],
+                lambda: [torch._foreach_add_([y, x], 1.0) for _ in range(50)],
+            ]
+        )
         return x * 1, y * 1
 
     x, y = torch.zeros(4), torch.zeros(4)

@@ -47,7 +47,7 @@ def test_a_family_dies_with_its_last_view():
 
 
 def test_replays_grow_linearly(monkeypatch):
-    """n live views and n redirects: the views are replayed at each redirect, and no more."""
+    """N live views and n redirects: the views are replayed at each redirect, and no more."""
     from safemodule import _redirect
 
     calls = []

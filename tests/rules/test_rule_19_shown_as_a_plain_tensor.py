@@ -222,7 +222,10 @@ def test_type_and_json():
     def forward(x):
         return json.dumps([x.tolist(), x[0, 0].item(), float(x[0, 1]), int(x[1, 1]), len(x)])
 
-    assert forward_of(forward)(torch.arange(6.0).reshape(2, 3)) == "[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], 0.0, 1.0, 4, 2]"
+    assert (
+        forward_of(forward)(torch.arange(6.0).reshape(2, 3))
+        == "[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], 0.0, 1.0, 4, 2]"
+    )
 
 
 def test_grad_of_an_unwritten_leaf():

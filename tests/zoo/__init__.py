@@ -18,7 +18,8 @@ def edges() -> list[type[Edge]]:
     """Return all modules of the zoo."""
     found: list[type[Edge]] = []
     for module in pkgutil.iter_modules(__path__, "tests.zoo."):
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, type) and issubclass(value, Edge) and value is not Edge:
-                found.append(value)
+        names = vars(importlib.import_module(module.name)).values()
+        found.extend(
+            v for v in names if isinstance(v, type) and issubclass(v, Edge) and v is not Edge
+        )
     return sorted(set(found), key=lambda edge: (edge.__module__, edge.__name__))

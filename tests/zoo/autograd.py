@@ -379,6 +379,7 @@ class TensorHooks(Edge):
     """`register_hook` on an input and on a view of it."""
 
     needs_grad = True
+
     @staticmethod
     def inputs():
         return (ramp(3) * 1,)
@@ -432,6 +433,7 @@ class RequiresGradInside(Edge):
     """The module makes its input a leaf and differentiates with respect to it."""
 
     needs_grad = True
+
     @staticmethod
     def inputs():
         return (ramp(3, grad=False),)
@@ -447,6 +449,7 @@ class DetachedLeafInside(Edge):
     """`x.detach().requires_grad_()` begins a life of its own."""
 
     needs_grad = True
+
     @staticmethod
     def inputs():
         return (ramp(3),)
@@ -540,6 +543,7 @@ class OptimiserOnADetachedCopy(Edge):
     """An optimiser inside forward works on a leaf made of the input."""
 
     needs_grad = True
+
     @staticmethod
     def inputs():
         return (ramp(3),)
