@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import io
 import weakref
 
@@ -201,6 +202,9 @@ WRITES = {
     "aten.resize_": (call(torch.ops.aten.resize_, A, [7]), "A"),
 }
 
+if "out" in torch.ops.aten.fbgemm_linear_fp16_weight.overloads():  # not in 2.6
+    WRITES["positional out"] = (call(torch.fbgemm_linear_fp16_weight, A, B, C, D), "D")
+
 WRITES_NOTHING = {
     "relu": call(F.relu, A),
     "relu inplace=False": call(F.relu, A, inplace=False),
@@ -330,6 +334,7 @@ def test_names(func, name):
                 Tensor.untyped_storage,
                 Tensor._typed_storage,
                 Tensor.share_memory_,
+                Tensor.__cuda_array_interface__.__get__,
                 torch.sparse_coo_tensor,
                 torch.sparse_csr_tensor,
                 torch._nested_view_from_jagged,
@@ -396,6 +401,7 @@ def test_sparse_tensors_share_memory():
         torch.unsafe_split,
         torch.ops.aten._unsafe_view,
         torch.dequantize,
+        torch.ops.aten.dequantize.self,
         torch.einsum,
         torch.meshgrid,
         F.dropout,
@@ -567,7 +573,9 @@ def test_collectives_name_their_parameters():
     assert known["all_reduce"] is not None
     for name, func in known.items():
         if func is not None and func.__name__ == name:
-            target = effect_of(func).written((), {_writes_tables.COLLECTIVES[name]: [A, [B]]})
+            parameter = _writes_tables.COLLECTIVES[name]
+            assert parameter in inspect.signature(func).parameters
+            target = effect_of(func).written((), {parameter: [A, [B]]})
             assert [NAMES[id(tensor)] for tensor in target] == ["A", "B"]
 
 

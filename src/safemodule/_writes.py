@@ -165,7 +165,6 @@ def _native(func: Any, name: str) -> Effect:
         dict.fromkeys(
             target
             for schema in schemas
-            if not schema.overload_name.endswith("out")
             for target in schema_facts.targets_of(schema)
             if target.position is not None
         )
