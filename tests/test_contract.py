@@ -584,6 +584,94 @@ def test_c7_a_pre_hook_may_replace_the_inputs():
     assert other.tolist() == [5]
 
 
+def test_c7_backward_hooks_on_the_guarded_module():
+    """Full backward hooks wrap the inputs in a custom Function; a write of those works all the same."""
+    seen = []
+    net = forward_of(lambda x: x.mul_(2) * 1)
+    net.register_full_backward_hook(
+        lambda m, grad_in, grad_out: seen.append((grad_in[0].tolist(), grad_out[0].tolist()))
+    )
+    x = torch.ones(2, requires_grad=True)
+    net(x).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    assert seen == [([2, 2], [1, 1])]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_c7_a_checkpointed_guarded_module(reentrant):
+    """It runs twice; gradients of inputs and parameters are those of one plain run."""
+    from torch.utils.checkpoint import checkpoint
+
+    linear = nn.Linear(2, 2)
+
+    def forward(x):
+        y = linear(x)
+        x.mul_(2)
+        return y.tanh() * x
+
+    def reference(x):
+        return linear(x).tanh() * (x * 2)
+
+    grads = []
+    for run in (lambda x: checkpoint(forward_of(forward), x, use_reentrant=reentrant), reference):
+        x = torch.ones(1, 2, requires_grad=True)
+        linear.zero_grad()
+        run(x).sum().backward()
+        grads.append((x.grad, linear.weight.grad.clone()))
+    for mine, theirs in zip(*grads, strict=True):
+        same(mine, theirs, exact=False)
+
+
+def test_c7_symbolic_tracing():
+    """`torch.fx` traces through a guarded forward, and `make_fx` finds a clone and the write."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    class Net(SafeModule):
+        def forward(self, x):
+            return x.relu() + 1
+
+    assert torch.fx.symbolic_trace(Net())(torch.ones(2)).tolist() == [2, 2]
+    graph = make_fx(freeze_inputs(lambda x: x.mul_(2) + 1))(torch.ones(2))
+    x = torch.ones(2)
+    assert graph(x).tolist() == [3, 3]
+    assert x.tolist() == [1, 1]
+
+
+def test_c7_what_was_kept_by_a_call_that_raised():
+    """A handle of a call that ended by an exception comes out plain later."""
+
+    class Keeps(SafeModule):
+        kept = None
+
+        def forward(self, x, fail=False):
+            if fail:
+                self.kept = x
+                raise ValueError("mine")
+            return self.kept
+
+    net, x = Keeps(), torch.ones(2)
+    with pytest.raises(ValueError, match="mine"):
+        net(x, fail=True)
+    out = net(torch.zeros(1))
+    assert_plain(out)
+    assert out is x
+
+
+def test_c7_a_leaf_is_a_leaf():
+    """What one can do with the caller's leaf in a plain module."""
+    x = torch.ones(2, requires_grad=True)
+    seen = []
+
+    def forward(h):
+        h.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+        (h * 2).sum().backward(inputs=[h])
+        return h.grad_fn
+
+    assert forward_of(forward)(x) is None
+    assert x.grad.tolist() == [2, 2]
+    assert seen == [[2, 2]]
+
+
 def test_c7_unwritten_inputs_are_the_same_objects():
     """Tensors, and containers that were not changed."""
     x, batch, items, pair = torch.ones(1), {"x": torch.ones(2)}, [torch.ones(3)], (torch.ones(4), 1)

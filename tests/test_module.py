@@ -565,6 +565,50 @@ def test_functional_call():
     assert out.tolist() == [[1, 1]]
 
 
+def test_generic_and_abstract_classes():
+    """Other metaclasses and bases."""
+    import abc
+    from typing import Generic, TypeVar
+
+    T = TypeVar("T")
+
+    class Abstract(SafeModule, abc.ABC):
+        @abc.abstractmethod
+        def forward(self, x): ...
+
+    class Concrete(Abstract):
+        def forward(self, x):
+            return x.add_(1)
+
+    class Parametric(SafeModule, Generic[T]):
+        def forward(self, x):
+            return x.add_(1)
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract()
+    assert outcome(Concrete()) == "copied"
+    assert outcome(Parametric[int]()) == "copied"
+
+
+def test_parametrization():
+    """`register_parametrization` gives the instance a class of its own, which is guarded too."""
+    from torch.nn.utils import parametrize
+
+    class Net(SafeModule, nn.Linear, mode="strict"):
+        def forward(self, x):
+            x.add_(1)
+            return super().forward(x)
+
+    class Upper(nn.Module):
+        def forward(self, weight):
+            return weight.triu()
+
+    net = Net(1, 1)
+    parametrize.register_parametrization(net, "weight", Upper())
+    assert type(net) is not Net
+    assert outcome(net) == "refused"
+
+
 def test_class_and_module_die():
     """A class made in a function is garbage like any other."""
 
