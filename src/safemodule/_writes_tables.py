@@ -59,7 +59,8 @@ EXPORT: frozenset[str] = frozenset(
 )
 
 # Builds a tensor of another layout on the memory of its arguments: no view in autograd's sense, but
-# a write to the one changes the other.
+# a write to the one changes the other. (The public constructors of sparse tensors arrive in function
+# modes and from ``torch.ops``; a subclass alone is not asked about them.)
 EXPORT_OF_ARGUMENTS: frozenset[str] = frozenset(
     {
         "_nested_view_from_buffer",
