@@ -179,26 +179,37 @@ def was_changed(container: Any) -> bool:
         return False
 
 
-def stand_in(original: Any, guard: Guard, item: Callable[[Any, str], Any]) -> Any:
+def stand_in(
+    original: Any, guard: Guard, item: Callable[[Any, str], Any], made: Callable[[Any], None]
+) -> Any:
     """Return the stand-in of a dict, list or dataclass, its items passed through `item`.
 
     Args:
         original: The caller's container.
         guard: Whose it is.
         item: Called with each item and its path; returns what stands in for it.
+        made: Told the stand-in before it is filled: a container may hold itself.
     """
-    twin = _rebuilt(original, guarded_class(type(original)), guard.argument, item)
+    twin = _rebuilt(original, guarded_class(type(original)), guard.argument, item, made)
     object.__setattr__(twin, _GUARD, guard)
     return twin
 
 
 def plain_copy(container: Any) -> Any:
     """Return a shallow copy of a stand-in, of the class it stands for."""
-    return _rebuilt(container, type(container)._safemodule_base, "", lambda value, _: value)
+    base = type(container)._safemodule_base
+    return _rebuilt(container, base, "", lambda value, _: value, lambda _: None)
 
 
-def _rebuilt(original: Any, cls: Any, path: str, item: Callable[[Any, str], Any]) -> Any:
+def _rebuilt(
+    original: Any,
+    cls: Any,
+    path: str,
+    item: Callable[[Any, str], Any],
+    made: Callable[[Any], None],
+) -> Any:
     twin = cls.__new__(cls) if isinstance(original, (dict, list)) else object.__new__(cls)
+    made(twin)
     _copy_attributes(original, twin, path, item)
     if isinstance(original, defaultdict):
         twin.default_factory = original.default_factory

@@ -19,43 +19,71 @@ _APPLY: Any = getattr(Function.apply, "__code__", None)
 _PENDING = "_safemodule_pending"
 
 
-def redirected(handle: Any) -> None:
-    """Note that `handle` was redirected; if a custom Function is running, tell its context."""
-    if _APPLY is None or not handle.requires_grad:
+def redirected(tensors: list[Any]) -> None:
+    """Note that a handle and its views moved; if a custom Function is running, tell its context."""
+    if _APPLY is None or not tensors[0].requires_grad:
         return
     inner, frame = None, sys._getframe(1)
     while frame is not None:
         if frame.f_code is _APPLY:
             if inner is not None:
-                _unmark(frame.f_locals.get("cls"), inner.f_locals, handle)
+                _unmark(frame.f_locals.get("cls"), inner.f_locals, tensors)
             return
         inner, frame = frame, frame.f_back
 
 
-def _unmark(function: Any, forward_locals: dict[str, Any], handle: Any) -> None:
+def _unmark(function: Any, forward_locals: dict[str, Any], moved: list[Any]) -> None:
     backward = getattr(function, "_backward_cls", None)
     if backward is None:
         return
     context = next((v for v in forward_locals.values() if type(v) is backward), None)
     if context is None:  # `setup_context` style: the context appears after `forward`
-        _unmark_later(backward, handle)
+        _unmark_later(backward, moved)
         return
     if context.dirty_tensors:  # marked before the write
-        context.dirty_tensors = tuple(t for t in context.dirty_tensors if t is not handle)
-    mark, ref = context.mark_dirty, weakref.ref(handle)
-    context.mark_dirty = lambda *tensors: mark(*(t for t in tensors if t is not ref()))
+        context.dirty_tensors = _without(context.dirty_tensors, moved)
+    mark, refs = context.mark_dirty, [weakref.ref(t) for t in moved]
+    context.mark_dirty = lambda *tensors: mark(*_without(tensors, [ref() for ref in refs]))
 
 
-def _unmark_later(backward: Any, handle: Any) -> None:
-    """Leave the handle out of the next `mark_dirty` of this class."""
+def _without(tensors: tuple[Any, ...], moved: list[Any]) -> tuple[Any, ...]:
+    left = []
+    for tensor in tensors:
+        if not any(tensor is m for m in moved):
+            left.append(tensor)
+        elif tensor._is_view():
+            # `apply` would have to tell the base of the view, which is not among its inputs.
+            raise RuntimeError(
+                "safemodule: a custom autograd Function is the first to write a guarded input, "
+                "through a view of it that requires a gradient; PyTorch cannot be told after "
+                "`forward` has begun. Possible fixes, best first:\n"
+                "  1. let the Function return a new tensor instead of ctx.mark_dirty(x)\n"
+                "  2. clone the input before its view is taken: x = x.clone()"
+            )
+    return tuple(left)
+
+
+def held_by_apply(members: list[Any]) -> int:
+    """Count the owners that a running custom Function adds: it holds its inputs in C++."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            inputs = frame.f_locals.get("args", ())
+            return sum(any(x is member for member in members) for x in inputs)
+        frame = frame.f_back
+    return 0
+
+
+def _unmark_later(backward: Any, moved: list[Any]) -> None:
+    """Leave the tensors out of the next `mark_dirty` of this class."""
     if _PENDING not in backward.__dict__:
         mark = backward.mark_dirty
 
         def mark_dirty(context: Any, *tensors: Any) -> None:
             waiting = [ref() for ref in getattr(backward, _PENDING)]
             getattr(backward, _PENDING).clear()
-            mark(context, *(t for t in tensors if not any(t is w for w in waiting)))
+            mark(context, *_without(tensors, waiting))
 
         setattr(backward, _PENDING, [])
         backward.mark_dirty = mark_dirty
-    getattr(backward, _PENDING).append(weakref.ref(handle))
+    getattr(backward, _PENDING).extend(weakref.ref(t) for t in moved)

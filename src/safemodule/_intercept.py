@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from safemodule import _report
-from safemodule._compat import COUNTS_TELL, interception_off, run_plain, set_grad_enabled, swap
+from safemodule._compat import COUNTS_TELL, dispatch_modes, interception_off, run_plain, set_grad_enabled, swap
 from safemodule._location import Location, locate
 from safemodule._modes import effective
 from safemodule._redirect import leave_family, maybe_saved, note_export, redirect, revive
@@ -51,16 +51,37 @@ def intercept(
     if what is Kind.EXPORT:
         return _export(kind, effect, func, types, args, kwargs)
     if what is Kind.STATE:
+        if effect.name == "detach_" and type(args[0]._safemodule) is not View:
+            return _detach_in_place(kind, args[0])
         _become_leaf(effect, args, kwargs)
     elif effect.name == "as_strided":
         _before_as_strided(kind, args, kwargs)
-    out = run_plain(func, types, args, kwargs or _EMPTY)
+    out = _run(kind, func, types, args, kwargs)
     if what is Kind.READ:
         if not COUNTS_TELL:
             mark_read(kind, args, kwargs)
         if effect.may_alias:
             adopt(kind, out, func, args, kwargs)
     return out
+
+
+def _run(kind: type, func: Any, types: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    try:
+        return run_plain(func, types, args, kwargs or _EMPTY)
+    except TypeError:
+        return retry(kind, func, args, kwargs)
+
+
+def retry(kind: type, func: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """Run a call again that a dispatch mode refused for the class of a handle.
+
+    Tracing modes (`make_fx`, `FakeTensorMode`) inside a forward know plain tensors only. To be
+    called where the error is handled.
+    """
+    if not dispatch_modes():
+        raise  # noqa: PLE0704 -- called from an except clause
+    with unmasked(kind, handles_in(kind, args, kwargs)):
+        return func(*args, **(kwargs or _EMPTY))
 
 
 def mark_read(kind: type, args: Any, kwargs: dict[str, Any] | None) -> None:
@@ -84,7 +105,7 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
         if type(target) is kind and not any(target is seen for seen in targets):
             targets.append(target)
     if not targets:
-        out = run_plain(func, types, args, kwargs or _EMPTY)
+        out = _run(kind, func, types, args, kwargs)
         if not COUNTS_TELL:
             mark_read(kind, args, kwargs)
         if effect.may_alias:
@@ -340,6 +361,14 @@ def _export(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs
             facts = _facts(root, handle)
             _report.export(op=effect.name, location=locate(), bytes_copied=copied, **facts)
     return out
+
+
+def _detach_in_place(kind: type, handle: Any) -> Any:
+    """`x.detach_()` of an input cuts off the module's tensor; the caller's stays in its graph."""
+    with interception_off():
+        alias = handle.detach()
+    become_view(kind, handle, alias, Tensor.detach, (handle,), None)
+    return handle
 
 
 def _become_leaf(effect: Effect, args: Any, kwargs: Any) -> None:

@@ -51,7 +51,10 @@ def maker_of(cls: type) -> Maker | None:
 
 
 def _stand_in(call: Call, x: Any, path: str) -> Any:
-    return stand_in(x, Guard(call.plan, call.owner, path), call.protect)
+    def made(twin: Any) -> None:
+        call.stand_ins[id(x)] = (x, twin)
+
+    return stand_in(x, Guard(call.plan, call.owner, path), call.protect, made)
 
 
 def _attributes(call: Call, x: Any, path: str) -> Any:

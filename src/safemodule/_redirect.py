@@ -107,7 +107,7 @@ def _redirect_root(kind: type, handle: Any, root: Root, views: list[Any]) -> int
     for old, new in pairs:
         if _is_leaf(old):
             _refill(old, new)
-    _custom.redirected(handle)
+    _custom.redirected([handle, *views])
     _keep_old(kind, copy, root, pairs)
     return _nbytes(handle)
 
@@ -289,6 +289,8 @@ def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
     family = root.family and root.family()
     if family is None and not root.geometry:  # the usual loop: no view is alive
         extra = handle._use_count() - 1
+        if extra > root.exported and not torch.is_grad_enabled():
+            extra -= _custom.held_by_apply([handle])
         return extra > root.exported or (root.pinned is None and storage_owners(handle) > 1)
     extra, tensors = _extra_owners(kind, handle, family)
     if extra > root.exported:
@@ -312,6 +314,8 @@ def _extra_owners(kind: type, handle: Any, family: Family | None) -> tuple[int, 
                 others.append(base)
             owners[id(base)] += 1
     extra = sum(max(0, member._use_count() - owners[id(member)]) for member in members)
+    if extra and not torch.is_grad_enabled():
+        extra -= _custom.held_by_apply(members)
     return extra, len(owners)
 
 

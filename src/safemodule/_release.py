@@ -20,7 +20,7 @@ from safemodule._containers import (
     was_changed,
 )
 from safemodule._redirect import become_twin, moved_on
-from safemodule._state import View, handle_and_root
+from safemodule._state import Root, View, handle_and_root
 from safemodule._tensor import FrozenTensor, make_plain
 from safemodule._views import replay_chain
 
@@ -84,15 +84,15 @@ class Release:
         source = root.source
         if source is not None and id(source) in self._inputs:  # frozen here, and released by now
             source = self._inputs[id(source)]
+            if source is not None and moved_on(source, handle):
+                source = None
         unwritten = not root.private or (
             self._call.plan.snapshot and not root.written and root.pinned is None
         )
         if not unwritten or source is None:
-            if source is not None and type(state) is not View:
-                self._inputs[id(out)] = source
-            return make_plain(out)
+            return self._made_plain(out, root)
         if type(source) is not FrozenTensor:
-            return source if type(state) is not View else make_plain(out)
+            return source if type(state) is not View else self._made_plain(out, root)
         entered = root.origin is None and self._is_own(root)
         if moved_on(source, handle):  # written since: `out` keeps the value it had, as its twin
             become_twin(root, handle, source)
@@ -101,6 +101,10 @@ class Release:
         # The argument of this call is the end; a handle that was frozen inside may have another
         # before it.
         return outer if entered else self.value(outer)
+
+    def _made_plain(self, out: Any, root: Root) -> Any:
+        self._inputs[id(out)] = root.source  # for what was frozen of it, see `_handle`
+        return make_plain(out)
 
     def _is_own(self, root: Any) -> bool:
         if self._roots is None:

@@ -17,7 +17,7 @@ from safemodule._compat import (
     run_plain,
     set_grad_enabled,
 )
-from safemodule._intercept import intercept, unmasked
+from safemodule._intercept import intercept, retry, unmasked
 from safemodule._location import Location
 from safemodule._redirect import REDIRECTS, catch_up, redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
@@ -88,7 +88,10 @@ class FrozenTensor(Tensor):
             epoch = REDIRECTS[0]
             if THRIFTY and way is _PURE:
                 args = spared(cls, args)
-            out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+            try:
+                out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+            except TypeError:
+                out = retry(cls, func, args, kwargs)
             if way is _VIEW:
                 if type(out) is Tensor and not kwargs and type(args[0]) is cls and len(args) < 3:
                     # `x[i]`, `x.t()`, `x.view(shape)`: 1 us less than `adopt`
