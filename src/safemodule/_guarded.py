@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,8 +29,11 @@ from safemodule._compat import (
 from safemodule._compile import compiled_call
 from safemodule._modes import effective
 from safemodule._release import Release
-from safemodule._state import Plan
+from safemodule._state import Plan, handle_and_root
 from safemodule._tensor import FrozenTensor, make_handle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PLAN = "__safemodule_plan__"
 
@@ -80,7 +83,7 @@ def _wrapper(func: Any, plan: Plan) -> Any:
     tangents, recording = forward_ad, torch.is_grad_enabled
     refcount, strided, plain = sys.getrefcount, torch.strided, Tensor
     frozen, compiled, is_parent = FrozenTensor, compiled_call, _is_parent_forward
-    begin, end, flat, flat_end = enter, leave, _flat, _flat_leave
+    begin, end, flat, flat_end, over = enter, leave, _flat, _flat_leave, mark_over
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -106,7 +109,11 @@ def _wrapper(func: Any, plan: Plan) -> Any:
                 handle = x.view_as(x) if alias else x.detach()
                 handle.__class__ = frozen
                 handle._safemodule = (x, plan, type(args[0]), first)
-                out = func(args[0], handle)
+                try:
+                    out = func(args[0], handle)
+                except BaseException:
+                    over((handle,))
+                    raise
                 if type(out) is not plain or x._version != version or refcount(handle) > 2:
                     entries = [(x, handle, version)]
                     handle = None
@@ -115,12 +122,20 @@ def _wrapper(func: Any, plan: Plan) -> Any:
         if flat_way[0] and not kwargs:
             made, entries = flat(plan, args)
             if made is not None:
-                out = func(*made)
+                try:
+                    out = func(*made)
+                except BaseException:
+                    over(made)
+                    raise
                 made = None
                 return flat_end(plan, None, entries, out)
             flat_way[0] = entries is None
         call, args, kwargs = begin(plan, args, kwargs)
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except BaseException:
+            over(made for _, made, _ in call.entries.values())
+            raise
         args = kwargs = None  # type: ignore[assignment] # so that only what kept a handle owns it
         return end(call, out)
 
@@ -247,6 +262,13 @@ def enter(
     return call, tuple(made), kwargs
 
 
+def mark_over(handles: Iterable[Any]) -> None:
+    """Note that the call of some handles has ended: one that was kept comes out plain later."""
+    for handle in handles:
+        if type(handle) is FrozenTensor:
+            handle_and_root(handle)[1].over = True
+
+
 def leave(call: Call, out: Any) -> Any:
     """End a guarded call: return its result, plain."""
     call.check()
@@ -265,7 +287,11 @@ def guard_coroutine(func: Any, plan: Plan) -> Any:
         if effective(plan.mode) == "off":
             return await func(*args, **kwargs)
         call, args, kwargs = enter(plan, args, kwargs)
-        out = await func(*args, **kwargs)
+        try:
+            out = await func(*args, **kwargs)
+        except BaseException:
+            mark_over(made for _, made, _ in call.entries.values())
+            raise
         args = kwargs = None  # type: ignore[assignment]
         return leave(call, out)
 

@@ -28,7 +28,7 @@ from safemodule._writes import EFFECTS, Effect, Kind, effect_of
 _is_compiling: Any = torch.compiler.is_compiling
 _get: dict[str, Any] = {
     name: getattr(Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "retains_grad")
+    for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "grad_fn", "retains_grad")
 }
 _get_dict: Any = Tensor.__dict__["__dict__"].__get__
 _set_dict: Any = Tensor.__dict__["__dict__"].__set__
@@ -154,6 +154,21 @@ class FrozenTensor(Tensor):
         if root is not None and not root.private and root.source is not None:
             return root.source.is_leaf
         return run_plain(_get["is_leaf"], (), (self,))
+
+    @property
+    def grad_fn(self) -> Any:
+        """None for a leaf of the caller's."""
+        root = self._input()
+        if root is not None and not root.private and root.source is not None:
+            return root.source.grad_fn
+        return run_plain(_get["grad_fn"], (), (self,))
+
+    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
+        """On a leaf of the caller's: its gradient is accumulated in the caller's tensor."""
+        leaf = self._leaf_source()
+        if leaf is not None:
+            return leaf.register_post_accumulate_grad_hook(hook)
+        return super().register_post_accumulate_grad_hook(hook)
 
     @property
     def grad(self) -> Tensor | None:
