@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import linecache
+import zlib
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import safemodule
 
+from tests.programs import functions
 from tests.programs.reference import Ref, Run, Undefined, value_of
 
 RTOL = ATOL = 1e-9
@@ -60,11 +62,12 @@ class Caller:
     """The caller's side of one run: its tensors, and whether they are what they were."""
 
     def __init__(self, program):
-        self.space = {"torch": torch, "F": F, "data": data}
+        self.space = {"torch": torch, "F": F, "data": data, **functions.ALL}
         exec(_code(program.inputs, "inputs"), self.space)
+        del self.space["__builtins__"]
         self.args = self.space["args"]
         self.leaves = self.space["leaves"]
-        self.tensors = list(tensors_in(self.args))
+        self.tensors = list(tensors_in([self.space[name] for name in sorted(self.space)]))
         self.before = [_state(t) for t in self.tensors]
         self.items = _items(self.args)
 
@@ -77,6 +80,15 @@ class Caller:
                 raise Mismatch(f"the caller's tensor had {state}, has {facts}")
         if _items(self.args) != self.items:
             raise Mismatch("the caller's containers have changed")
+
+
+    def write_all(self):
+        """Overwrite what was passed: a snapshot does not notice."""
+        for x in tensors_in(self.args):
+            part = x.detach()
+            while part.ndim and 0 in part.stride():
+                part = part.select(part.stride().index(0), 0)
+            part.zero_()
 
 
 def _state(x):
@@ -146,24 +158,62 @@ def run_guarded(program):
     return log, caller, out
 
 
-def outcome(out, leaves):
-    """Return the values and, of a fixed weighted sum of them, the gradients."""
-    values = [value_of(x) for x in tensors_in(out)]
+def outcome(out, leaves, *, twice=False, before_backward=lambda: None):
+    """Return the values and, of a fixed weighted sum of them, the gradients.
+
+    Args:
+        out: What the program returned.
+        leaves: The tensors whose gradients are wanted.
+        twice: Return the gradients of these gradients too.
+        before_backward: Called before the backward pass.
+    """
+    values = [value_of(x).detach().clone() for x in tensors_in(out)]
     loss = torch.zeros((), dtype=torch.float64)
-    for i, value in enumerate(values):
+    for i, value in enumerate(value_of(x) for x in tensors_in(out)):
         if value.requires_grad:
             real = torch.view_as_real(value) if value.is_complex() else value
             loss = loss + (real * data(*real.shape, seed=i + 20)).sum()
-    gradients = [None] * len(leaves)
-    if loss.requires_grad:
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-    return Outcome(values, list(gradients))
+    before_backward()
+    gradients = _gradients(loss, leaves, create_graph=twice)
+    if twice:
+        parts = [(g * data(*g.shape, seed=i)).sum() for i, g in enumerate(_real(gradients))]
+        gradients += _gradients(sum(parts, torch.zeros(())), leaves, create_graph=False)
+    return Outcome(values, gradients)
+
+
+def _gradients(loss, leaves, *, create_graph):
+    if not loss.requires_grad:
+        return [None] * len(leaves)
+    found = torch.autograd.grad(loss, leaves, allow_unused=True, create_graph=create_graph)
+    return list(found)
+
+
+def _real(tensors):
+    return [
+        torch.view_as_real(x) if x.is_complex() else x
+        for x in tensors
+        if x is not None and x.requires_grad
+    ]
+
+
+def _twice(program):
+    """Tell whether the second derivatives of a program are compared: of one in four."""
+    return zlib.crc32(program.body.encode()) % 4 == 0
 
 
 def defined(program):
     """Return what the reference says of a program; raises Undefined where it has no meaning."""
     run, caller, out = run_reference(program)
-    expected = outcome(out, caller.leaves)
+    try:
+        caller.untouched()
+    except Mismatch as error:
+        raise Undefined("it writes a tensor that it was not passed") from error
+    try:
+        expected = outcome(out, caller.leaves, twice=_twice(program))
+    except RuntimeError as error:
+        if not _twice(program):
+            raise
+        raise Undefined("no second derivative") from error
     for value in (*expected.values, *expected.gradients):
         if value is not None and value.dtype.is_floating_point and not (value.abs() < 1e12).all():
             raise Undefined("out of range")
@@ -178,13 +228,46 @@ def check(program):
         if type(x) is not Tensor:
             raise Mismatch(f"a result is a {type(x).__name__}")
     _compare_identity(out, caller, guarded_out, guarded_caller)
-    got = outcome(guarded_out, guarded_caller.leaves)
-    compare(got, expected)
     guarded_caller.untouched()
-    writes = {(m.lineno, m.argument) for m in log if m.kind == "tensor"}
+    snapshot = "snapshot=True" in program.body
+    got = outcome(
+        guarded_out,
+        guarded_caller.leaves,
+        twice=_twice(program),
+        before_backward=guarded_caller.write_all if snapshot else lambda: None,
+    )
+    compare(got, expected)
+    if not snapshot:
+        guarded_caller.untouched()
+    body = _code(program.body, "body").co_filename
+    writes = {(m.lineno if m.filename == body else 0, m.argument) for m in log}
     if writes != run.writes:
         raise Mismatch(f"on record are {sorted(writes)}, written were {sorted(run.writes)}")
     return run
+
+
+def check_strict(program):
+    """See that strict mode raises at the first write, before it; raises Mismatch."""
+    run, _, _, expected = defined(program)
+    caller, error = None, None
+    try:
+        with safemodule.mode("strict"):
+            _, caller, out = run_guarded(program)
+    except safemodule.InputMutationError as raised:
+        error = raised
+    if error is None:
+        if run.order:
+            raise Mismatch(f"strict let pass {run.order}")
+        compare(outcome(out, caller.leaves, twice=_twice(program)), expected)
+        return
+    if error.mutation is None or not run.order:
+        raise Mismatch(f"strict refused a program that writes nothing: {error}")
+    line = run.order[0][0]
+    at = {argument for where, argument in run.order if where == line}
+    body = _code(program.body, "body").co_filename
+    found = error.mutation.lineno if error.mutation.filename == body else 0
+    if found != line or error.mutation.argument not in at:
+        raise Mismatch(f"strict refused {found, error.mutation.argument}, not {line, at}")
 
 
 def _compare_identity(out, caller, guarded_out, guarded_caller):
@@ -232,7 +315,12 @@ def run_plain(program):
     def freeze_inputs(func=None, *, snapshot=False):
         if func is None:
             return freeze_inputs
-        return lambda *args, **kwargs: func(*_cloned(args, {}), **_cloned(kwargs, {}))
+
+        def guarded(*args, **kwargs):
+            known = {}
+            return func(*_cloned(args, known), **_cloned(kwargs, known))
+
+        return guarded
 
     class SafeModule:
         def __call__(self, *args, **kwargs):
@@ -263,7 +351,7 @@ def check_reference(program):
         return False  # the two differ by design
     try:
         caller, out = run_plain(program)
-        got = outcome(out, caller.leaves)
+        got = outcome(out, caller.leaves, twice=_twice(program))
     except RuntimeError:
         return False
     if ".data" in program.body:  # what was saved has changed, unseen by autograd

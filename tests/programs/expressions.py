@@ -121,12 +121,26 @@ def _at_tensor(w, n, x):
     return f"{n}[{w.one(scalars)}]" if scalars else _int(w, n, x)
 
 
+def _core(w, n, x):
+    return w.one(("torch.ops.aten.select.int({n}, 0, 0)", "torch.ops.aten.unsqueeze({n}, 0)",
+        "torch.ops.aten.slice({n}, 0, 0, 1)", "torch.transpose({n}, 0, -1)",
+        "torch.narrow({n}, 0, 0, 1)", "torch.select({n}, -1, 0)",
+        "torch.ops.aten.alias({n})")).format(n=n)  # fmt: skip
+
+
+def _from_tensor(w, n, x):
+    scalars = [m for m, k in w.tensors() if k.dtype == torch.int64 and k.ndim == 0]
+    if not scalars:
+        return _slice(w, n, x)
+    return w.one(("{n}[{k}:]", "{n}[:{k}]", "{n}.narrow(0, {k}, 1)")).format(n=n, k=w.one(scalars))
+
+
 def _same(w, n, x):
     return n + w.one((".contiguous()", ".view_as({n})", ".expand_as({n})", ".reshape({n}.shape)")).format(n=n)
 
 
 _ANY = (_mixed, _shape, _axes, _expand, _strided, _same, _detached)
-_WITH_DIMS = (_int, _slice, _order, _int, _slice, _part, _one_of_many, _at_tensor)
+_WITH_DIMS = (_int, _slice, _order, _int, _slice, _part, _one_of_many, _at_tensor, _core, _from_tensor)
 
 
 def view(w, n, x):
@@ -184,6 +198,10 @@ _UNARY = (
     "{n} * p", "{n} * {n}", "{n}.tanh()", "{n}.sin() * {n}", "{n}.sigmoid()", "{n} + p", "-{n}",
     "{n}.pow(3)", "{n}.clone()", "{n}.relu()", "(0.3 * {n}).clamp(-3, 3).exp()",
 )  # fmt: skip
+_CUSTOM = (
+    "product({n}, p)", "product({n}, {n})", "reverse({n})", "reverse({n}).tanh()",
+    "checkpointed(lambda y: y.tanh() * p, {n})", "checkpointed(lambda y: y * y, {n})",
+)  # fmt: skip
 _WITH_AXIS = (
     "{n}.softmax(-1)", "{n}.cumsum(0)", "{n}.logsumexp(-1)", "{n}.prod(0)", "{n}.amax(0)",
     "{n}.mean(0)", "torch.cat([{n}, {n}])", "torch.stack([{n}, {n} * p])", "{n}.flip(0)",
@@ -208,4 +226,6 @@ def read(w, n, x):
     others = [m for m, y in w.tensors() if y.dtype == torch.float64 and fits(y.shape, x.shape)]
     ways += [f"{{n}} * {m}" for m in others[-3:]]
     ways += [f"torch.where({m}, {{n}}, p)" for m in masks_of(w, x) if x.ndim == w.value(m).ndim]
+    if w.chance(6):
+        return w.one(_CUSTOM).format(n=n)
     return w.one(ways).format(n=n)

@@ -13,6 +13,7 @@ Nothing here knows the library. A program is Python source; `Run.namespace` has 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -20,11 +21,13 @@ import sys
 import torch
 from torch import Tensor
 
+from tests.programs import functions
+
 # Names of methods, functions and attributes whose result may share memory with their first
 # argument.
 VIEWS = frozenset(
     """
-    __getitem__ as_strided chunk contiguous data detach diagonal dsplit expand expand_as flatten
+    __getitem__ alias as_strided chunk contiguous data detach diagonal dsplit expand expand_as flatten
     hsplit imag movedim moveaxis mT narrow permute ravel real reshape reshape_as select slice
     split split_with_sizes squeeze swapaxes swapdims t T tensor_split transpose unbind unflatten
     unfold unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real vsplit
@@ -249,7 +252,7 @@ class Ref:
         memory = self.memory
         memory.run.count += 1
         if not memory.over:
-            memory.run.writes.add((memory.run.line(), memory.argument))
+            memory.run.note(memory.argument)
 
     def unique(self):
         """Tell whether no element is there twice."""
@@ -275,7 +278,7 @@ for _name in """
     setattr(Ref, _name, _operator(_name))
 
 
-def _getter(name):
+def _getter(name):  # a function, as attributes have none that takes a stand-in
     return lambda x: getattr(x, name)
 
 
@@ -291,7 +294,7 @@ def _pairs(x):
 
 def call(func, args, kwargs):
     """Run one operation of the program."""
-    name = func.__name__
+    name = func.__name__.split(".")[0]  # `add_.Tensor` of torch.ops
     if name in METADATA:
         return _metadata(METADATA[name], *args, **kwargs)
     if name in VIEWS and isinstance(args[0], Ref):
@@ -321,6 +324,10 @@ class _Reals:
 
     def store(self, name, args):
         written = [(ref, real) for ref, real, version in self.made if real._version != version]
+        if name == "batch_norm":  # running statistics: the version does not tell
+            written = [
+                (ref, real) for ref, real, _ in self.made if any(ref is x for x in args[1:3])
+            ]
         for ref, real in written:
             if not ref.unique():
                 raise Undefined("written elements share memory")
@@ -402,7 +409,7 @@ def _as_strided(self, size, stride, offset=None):
     elif self.map.dtype != torch.float64 or memory.numbers.dtype != torch.float64:
         raise Undefined("as_strided of something else than float64")
     else:
-        memory.keeps = True
+        memory.keeps = memory.run.by_geometry = True
         positions = memory.layout()
         offset = here.storage_offset() if offset is None else offset
     out = positions.as_strided(size, stride, offset)
@@ -485,17 +492,38 @@ class Run:
 
     def __init__(self, filename):
         self.filename = filename
-        self.writes = set()
-        """Pairs of line number and argument."""
+        self.order = []
+        """Pairs of line number and argument, in the order of the first write of each."""
         self.by_geometry = False
         """What was passed has another geometry than its clone, and the program noticed."""
+        self.away = False
         self.count = 0
         """How many writes there were."""
         self.level = 0
         self.passed_through = False
         """A nested call returned its argument, or a view of it, unwritten: no clone of it."""
 
+    @property
+    def writes(self):
+        """The pairs, for comparison."""
+        return set(self.order)
+
+    def note(self, argument):
+        """Put a write on record."""
+        write = (self.line(), argument)
+        if write not in self.order:
+            self.order.append(write)
+
+    @contextlib.contextmanager
+    def elsewhere(self):
+        """A block in which what is written is written by a line of another file."""
+        self.away = True
+        yield
+        self.away = False
+
     def line(self):
+        if self.away:
+            return 0
         frame = sys._getframe(1)
         while frame.f_code.co_filename != self.filename:
             frame = frame.f_back
@@ -507,6 +535,10 @@ class Run:
             "freeze": self.freeze,
             "freeze_inputs": self.freeze_inputs,
             "SafeModule": type("SafeModule", (_Module,), {"run": self}),
+            "product": lambda x, y: functions.product(value_of(x), value_of(y)),
+            "reverse": lambda x: functions.reverse(value_of(x)),
+            "checkpointed": lambda func, x: func(value_of(x)),
+            "double_": _double,
         }
 
     def freeze(self, x, *, name):
@@ -539,13 +571,15 @@ class Run:
                 known[id(value)] = (value, self.enter(value, name, snapshot))
             return known[id(value)][1]
         if isinstance(value, dict):
-            return {
+            items = {
                 k: self.enter_all(v, f"{name}[{k!r}]", known, snapshot) for k, v in value.items()
             }
+            return _Dict(items, self, name)
         if isinstance(value, (list, tuple)):
-            return type(value)(
-                [self.enter_all(v, f"{name}[{i}]", known, snapshot) for i, v in enumerate(value)]
-            )
+            parts = [
+                self.enter_all(v, f"{name}[{i}]", known, snapshot) for i, v in enumerate(value)
+            ]
+            return tuple(parts) if isinstance(value, tuple) else _List(parts, self, name)
         return value
 
     def enter(self, x, argument, snapshot=False):
@@ -582,6 +616,8 @@ class Run:
             frozen_here = memory.frozen and memory.level >= self.level
             if not (frozen_here or any(memory is m for m in memories)):
                 return out
+            if memory.moved_on() and not memory.written and self.level > 1:
+                raise Undefined("frozen: a copy, or the argument of the nested call itself")
             if memory.written or memory.over or memory.moved_on():
                 memory.over = True
                 return out
@@ -592,8 +628,54 @@ class Run:
         if isinstance(out, dict):
             return {k: self._released(v, memories) for k, v in out.items()}
         if isinstance(out, (list, tuple)):
-            return type(out)([self._released(v, memories) for v in out])
+            kind = tuple if isinstance(out, tuple) else list
+            return kind([self._released(v, memories) for v in out])
         return out
+
+
+def _double(ref):
+    if not ref.unique():
+        raise Undefined("written elements share memory")
+    carrier = ref.identity.carrier
+    if carrier is not None and carrier.requires_grad and ref is not ref.memory.root:
+        raise Undefined("ctx.mark_dirty of a view: refused where that is the first write")
+    with ref.memory.run.elsewhere():
+        ref.store(ref.read() * 2)
+    return ref
+
+
+def _noting(base, name, *, whole):
+    def method(self, *args, **kwargs):
+        self.run.note(self.argument if whole else f"{self.argument}[{args[0]!r}]")
+        return getattr(base, name)(self, *args, **kwargs)
+
+    return method
+
+
+class _Dict(dict):
+    """A dict that was passed: its changes are on record."""
+
+    def __init__(self, items, run, argument):
+        super().__init__(items)
+        self.run, self.argument = run, argument
+
+    __setitem__ = _noting(dict, "__setitem__", whole=False)
+    __delitem__ = _noting(dict, "__delitem__", whole=False)
+    pop = _noting(dict, "pop", whole=False)
+    update = _noting(dict, "update", whole=True)
+
+
+class _List(list):
+    """A list that was passed: its changes are on record."""
+
+    def __init__(self, items, run, argument):
+        super().__init__(items)
+        self.run, self.argument = run, argument
+
+    __setitem__ = _noting(list, "__setitem__", whole=False)
+    append = _noting(list, "append", whole=True)
+    reverse = _noting(list, "reverse", whole=True)
+    __iadd__ = _noting(list, "__iadd__", whole=True)
 
 
 class _Module:

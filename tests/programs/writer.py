@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.programs import inputs
+from tests.programs import functions, inputs
 from tests.programs.check import Program, data
 from tests.programs.expressions import read, value, view
 from tests.programs.reference import Ref, Run, Undefined
 from tests.programs.writes import write
 
-_GLOBAL = ("torch", "F", "data", "freeze", "freeze_inputs", "SafeModule", "out", "__name__")
+_GLOBAL = ("torch", "F", "data", "freeze", "freeze_inputs", "SafeModule", "out", *functions.ALL)
 REFUSED = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError, Undefined)
 _FILE = "<program being written>"
 _codes: dict = {}
@@ -69,7 +69,7 @@ class Writer:
 
     def start(self):
         """Run everything written so far from the start."""
-        self.space = {"torch": torch, "F": F, "data": data, "__name__": "program"}
+        self.space = {"torch": torch, "F": F, "data": data, **functions.ALL}
         exec(_compiled(self.inputs, "exec"), self.space)
         run = self.run = Run(_FILE)
         self.space.update(run.namespace())
@@ -288,6 +288,28 @@ def _metadata(w):
     return w.plain(n + w.one(ways))
 
 
+def _if(w):
+    n, x = w.some()
+    if n is None or x.dtype.is_complex:
+        return None
+    test = f"{n}.sum() > 0"
+    if not w.evaluated(f"bool({test})"):
+        test = f"{n}.sum() <= 0"
+        if not w.evaluated(f"bool({test})"):
+            return None
+    return _nest(f"if {test}:", w.block(2))
+
+
+def _rows(w):
+    n, x = w.some(protected=True)
+    if n is None or not x.ndim:
+        return None
+    ways = ["zero_()", "fill_(1)"]
+    if x.dtype == torch.float64:
+        ways += ["mul_(p)", "copy_(row.tanh())", "tanh_()", "add_(row)"]
+    return w.plain(f"for row in {n}:\n    row.{w.one(ways)}")
+
+
 def _freeze(w):
     n, _ = w.some()
     if n is None or w.loop:
@@ -381,6 +403,8 @@ def _fresh(lines):
 def _call(w, name, arguments, many):
     if None in arguments:
         return None
+    if w.chance(4):
+        arguments = [*arguments[:-1], f"{'ts'[len(arguments) - 1]}={arguments[-1]}"]
     text = f"{name}({', '.join(arguments)})"
     names = [w.name() for _ in range(1 + many)]
     if not w.chance(5):
@@ -393,5 +417,8 @@ def _call(w, name, arguments, many):
 
 
 _SIMPLE = (_read, _view, _write, _read, _view, _write, _write, _views, _metadata)
-_NESTED = (*_SIMPLE, _container, _freeze)
-_KINDS = (*_SIMPLE, *_SIMPLE, _no_grad, _no_grad, _loop, _loop, _freeze, _helper, _helper, _helper, _container, _delete)
+_NESTED = (*_SIMPLE, _rows, _container, _freeze)
+_KINDS = (
+    *_SIMPLE, *_SIMPLE, _no_grad, _no_grad, _loop, _loop, _freeze, _helper, _helper, _helper,
+    _container, _delete, _if, _rows,
+)  # fmt: skip

@@ -21,7 +21,8 @@ def write(w, n, x):
         return _int(w, n, x)
     if x.dtype.is_complex:
         return _complex(w, n, x)
-    return w.one((_arithmetic, _unary, _setitem, _more, _functional, _foreach, _out))(w, n, x)
+    kinds = (_arithmetic, _unary, _setitem, _more, _functional, _foreach, _out, _core)
+    return w.one(kinds)(w, n, x)
 
 
 def _arithmetic(w, n, x):
@@ -158,6 +159,27 @@ def _out(w, n, x):
     if x.ndim:
         ways += [f"torch.cumsum({n} * 1, 0, out={n})", f"torch.stack([*({n} * 2)], out={n})"]
     return w.one(ways)
+
+
+def _core(w, n, x):
+    v = _tensor(value(w, x))
+    ways = [
+        f"torch.ops.aten.add_.Tensor({n}, {v})", f"torch.ops.aten.mul_({n}, 1.5)",
+        f"torch.ops.aten.tanh_({n})", f"torch.ops.aten.copy_({n}, {v})", f"double_({n})",
+        f"torch.nn.init.constant_({n}, 0.3)", f"torch.nn.Tanh()({n}.tanh_())",
+    ]  # fmt: skip
+    if x.ndim == 2:
+        stats = [m for m, y in w.tensors() if _is_statistic(x, y)]
+        if stats:
+            ways += [f"F.batch_norm({n}, {w.one(stats)}, {w.one(stats)}, training=True)"] * 3
+    return w.one(ways)
+
+
+def _is_statistic(x, y):
+    return (
+        isinstance(y, Ref) and y.protected and y.dtype == torch.float64
+        and y.shape == x.shape[1:] and x.shape[0] > 1 and not y.read().requires_grad
+    )  # fmt: skip
 
 
 def _bool(w, n, x):
