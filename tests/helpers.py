@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -25,7 +26,7 @@ def parts(value: Any) -> list[tuple[str, Any]]:
         return [(f"[{key!r}]", item) for key, item in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [(f".{key}", item) for key, item in zip(value._fields, value, strict=True)]
-    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+    if isinstance(value, (list, tuple, collections.deque)) and not isinstance(value, torch.Size):
         return [(f"[{i}]", item) for i, item in enumerate(value)]
     if isinstance(value, (Tensor, nn.Module, type)) or callable(value):
         return []
@@ -127,8 +128,8 @@ class Caller:
         for path, part in now.items():
             was = self.parts[path]
             if path:  # the list at the root was made here
-                replaced = isinstance(was, Tensor) or part != was
-                assert part is was or not replaced, f"another object at {path}"
+                kept = part is was or not (isinstance(was, Tensor) or part != was)
+                assert kept, f"another object at {path}"
             assert type(part) is type(was)
         for path, value in self.copies.items():
             assert flags(now[path]) == self.flags[path], path

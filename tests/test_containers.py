@@ -410,6 +410,54 @@ def test_packed_sequence():
     assert_plain(out)
 
 
+DEQUE = {
+    "append": (lambda d: d.append(9), "d"),
+    "appendleft": (lambda d: d.appendleft(9), "d"),
+    "extend": (lambda d: d.extend([9]), "d"),
+    "extendleft": (lambda d: d.extendleft([9]), "d"),
+    "insert": (lambda d: d.insert(0, 9), "d"),
+    "pop": (lambda d: d.pop(), "d"),
+    "popleft": (lambda d: d.popleft(), "d"),
+    "remove": (lambda d: d.remove(1), "d"),
+    "rotate": (lambda d: d.rotate(1), "d"),
+    "reverse": (lambda d: d.reverse(), "d"),
+    "clear": (lambda d: d.clear(), "d"),
+    "__setitem__": (lambda d: d.__setitem__(0, 9), "d[0]"),
+    "__delitem__": (lambda d: d.__delitem__(0), "d[0]"),
+    "__iadd__": (lambda d: d.__iadd__([9]), "d"),
+}
+
+
+@pytest.mark.parametrize("op", DEQUE)
+def test_deque(op):
+    """A deque, with a tensor inside or without, is guarded as a list is."""
+    change, path = DEQUE[op]
+    for items in ([1, 2, 3], [1, torch.zeros(1)]):
+        if op == "remove" and len(items) == 2:
+            continue  # compares tensors
+        value = collections.deque(items, maxlen=5)
+        sizes = []
+
+        def forward(d, sizes=sizes):
+            assert isinstance(d, collections.deque)
+            assert d.maxlen == 5
+            change(d)
+            sizes.append(len(d))
+            return d
+
+        assert writes_of(forward, value) == [(op, path)]
+        expected = value.copy()
+        change(expected)
+        assert sizes == [len(expected)]
+        out = freeze_inputs(forward)(value)
+        assert type(out) is collections.deque
+        assert out.maxlen == 5
+        assert_plain(out)
+        with mode("strict"), pytest.raises(InputMutationError):
+            freeze_inputs(forward)(value)
+    assert freeze_inputs(lambda d: d)(value) is value
+
+
 class Registered:
     """A class that only pytree knows."""
 
@@ -438,6 +486,18 @@ def test_registered_with_pytree():
     assert (out.x.tolist(), out.tag) == ([1], "t")
     assert [m.op for m in log] == ["add_"]
     assert freeze_inputs(lambda r: r)(thing) is thing
+
+
+def test_registered_with_pytree_and_without_a_tensor():
+    """It is the module's own all the same: a field set inside does not reach the caller."""
+
+    def forward(r):
+        r.x = 5
+        return r.x
+
+    thing = Registered(1, "t")
+    assert freeze_inputs(forward)(thing) == 5
+    assert thing.x == 1
 
 
 def test_guarded_containers_are_pytrees():

@@ -421,6 +421,37 @@ def test_c5_an_optimiser_step():
     assert x.tolist() == [1, 1]
 
 
+def test_c5_a_warning_points_at_the_users_line():
+    """File and line of the warning are those of the record, as `warnings.warn` there would give."""
+
+    def forward(x, batch):
+        x.add_(1)  # warned
+        nn.functional.relu(x, inplace=True)  # warned in torch
+        batch["k"] = x  # warned container
+
+    with mode("warn"), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(3):  # once for each line, by the default filters
+            forward_of(forward)(torch.zeros(2), {})
+    assert [(w.category, w.filename, w.lineno) for w in seen] == [
+        (InputMutationWarning, __file__, line_of("warned")),
+        (InputMutationWarning, __file__, line_of("warned in torch")),
+        (InputMutationWarning, __file__, line_of("warned container")),
+    ]
+    assert [w.message.mutation.op for w in seen] == ["add_", "relu(inplace=True)", "__setitem__"]
+
+
+def test_c5_a_warning_that_is_an_error_stops_the_module():
+    """With `-W error` the warning is raised at the line; the caller is untouched."""
+    x = torch.zeros(2)
+    caller = Caller(x)
+    with mode("warn"), warnings.catch_warnings():
+        warnings.simplefilter("error", InputMutationWarning)
+        with pytest.raises(InputMutationWarning, match="argument x"):
+            forward_of(lambda x: x.add_(1))(x)
+    caller.check()
+
+
 # -- C6: strict ------------------------------------------------------------------------------------
 
 
