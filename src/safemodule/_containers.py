@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safemodule import _report
@@ -120,6 +120,10 @@ _LIST: dict[str, Any] = {
     "insert": _whole, "remove": _whole, "pop": _whole, "clear": _whole, "sort": _whole,
     "reverse": _whole, "__iadd__": _whole, "__imul__": _whole,
 }  # fmt: skip
+_DEQUE: dict[str, Any] = _LIST | {
+    "appendleft": _whole, "extendleft": _whole, "popleft": _whole, "rotate": _whole,
+}  # fmt: skip
+KEYED = (dict, list, deque)
 _ATTRIBUTES: dict[str, Any] = {"__setattr__": _field, "__delattr__": _field}
 
 
@@ -153,8 +157,8 @@ def guarded_class(base: type) -> type:
         return base
     if issubclass(base, dict):
         methods: dict[str, Any] = dict(_DICT)
-    elif issubclass(base, list):
-        methods = dict(_LIST)
+    elif issubclass(base, (list, deque)):
+        methods = dict(_LIST if issubclass(base, list) else _DEQUE)
     else:
         methods = {}
     if dataclasses.is_dataclass(base) or "__setattr__" in base.__dict__:
@@ -208,7 +212,7 @@ def _rebuilt(
     item: Callable[[Any, str], Any],
     made: Callable[[Any], None],
 ) -> Any:
-    twin = cls.__new__(cls) if isinstance(original, (dict, list)) else object.__new__(cls)
+    twin = cls.__new__(cls) if isinstance(original, KEYED) else object.__new__(cls)
     made(twin)
     _copy_attributes(original, twin, path, item)
     if isinstance(original, defaultdict):
@@ -218,6 +222,9 @@ def _rebuilt(
             put_item(twin, key, item(value, f"{path}[{key!r}]"))
     elif isinstance(original, list):
         list.extend(twin, [item(value, f"{path}[{i}]") for i, value in items_of(original)])
+    elif isinstance(original, deque):
+        deque.__init__(twin, (), original.maxlen)
+        deque.extend(twin, [item(value, f"{path}[{i}]") for i, value in items_of(original)])
     return twin
 
 
@@ -256,7 +263,9 @@ def attributes_of(container: Any) -> Iterator[tuple[str, Any]]:
 
 
 def items_of(container: Any) -> list[tuple[Any, Any]]:
-    """Return keys (or positions) and values of a dict or list, past any override."""
+    """Return keys (or positions) and values of a dict, list or deque, past any override."""
+    if isinstance(container, deque):
+        return list(enumerate(deque.__iter__(container)))
     if isinstance(container, list):
         return list(enumerate(list.__iter__(container)))
     ordered = isinstance(container, OrderedDict)
@@ -265,8 +274,8 @@ def items_of(container: Any) -> list[tuple[Any, Any]]:
 
 
 def put_item(container: Any, key: Any, value: Any) -> None:
-    """Set an item of a dict or list, past any override."""
-    base = list if isinstance(container, list) else dict
+    """Set an item of a dict, list or deque, past any override."""
+    base = next(kind for kind in KEYED if isinstance(container, kind))
     if isinstance(container, OrderedDict):
         OrderedDict.__setitem__(container, key, value)
     else:

@@ -38,7 +38,7 @@ def maker_of(cls: type) -> Maker | None:
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types.max and the like
             return _struct_sequence
         return _tuple if cls is tuple else _by_pytree if pytree_node(cls) else None
-    if issubclass(cls, (dict, list)) or (is_guarded_class(cls)):
+    if issubclass(cls, (dict, list, collections.deque)) or (is_guarded_class(cls)):
         return _stand_in
     if issubclass(cls, (collections.UserDict, collections.UserList)):
         return _attributes
@@ -90,7 +90,7 @@ def _by_pytree(call: Call, x: Any, path: str) -> Any:
     node = pytree_node(type(x))
     children, context = node.flatten_fn(x)
     items = [call.protect(child, f"{path}[{i}]") for i, child in enumerate(children)]
-    return x if _same(items, children) else node.unflatten_fn(items, context)
+    return node.unflatten_fn(items, context)  # also without a tensor: it may be changed itself
 
 
 def _same(items: Any, originals: Any) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from safemodule._compat import pytree_node
 from safemodule._containers import (
+    KEYED,
     attributes_of,
     is_guarded_class,
     items_of,
@@ -124,7 +125,7 @@ class Release:
         if issubclass(cls, tuple):
             return self._tuple(out, cls)
         original = self._originals.get(id(out))
-        if issubclass(cls, (dict, list)):
+        if issubclass(cls, KEYED):
             self._done[id(out)] = out
             for key, value in items_of(out):
                 new = self.value(value)
@@ -163,7 +164,7 @@ class Release:
         original = self._originals.get(id(out))
         twin = plain_copy(out)
         self._done[id(out)] = twin
-        if isinstance(twin, (dict, list)):
+        if isinstance(twin, KEYED):
             for key, value in items_of(out):
                 new = self.value(value)
                 if new is not value:
@@ -205,7 +206,7 @@ def _same(items: Any, originals: Any) -> bool:
 
 def _equal(twin: Any, original: Any) -> bool:
     """Tell whether two containers of one class hold the very same objects."""
-    if isinstance(twin, (dict, list)):
+    if isinstance(twin, KEYED):
         now, was = list(items_of(twin)), list(items_of(original))
         if len(now) != len(was) or any(
             a != b or x is not y for (a, x), (b, y) in zip(now, was, strict=True)
