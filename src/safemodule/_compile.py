@@ -76,31 +76,39 @@ def _cloned(x: Any, known: list[tuple[Tensor, Tensor]], handles: bool) -> Any:
     return x
 
 
+def _holds(out: Any) -> bool:
+    """Tell whether there are handles in a result."""
+    if isinstance(out, CompiledHandle):
+        return True
+    if isinstance(out, dict):
+        return any(_holds(value) for value in cast("dict[Any, Any]", out).values())
+    if isinstance(out, (list, tuple)):
+        return any(_holds(value) for value in cast("list[Any]", out))
+    if dataclasses.is_dataclass(out):
+        return any(_holds(getattr(out, field.name)) for field in dataclasses.fields(out))
+    return False
+
+
 def _released(out: Any) -> Any:
     """Return a result with plain tensors for handles; dicts and lists are changed in place."""
     if isinstance(out, CompiledHandle):
         return plain(out)
+    if not _holds(out):
+        return out
     cls = type(out)
     if cls is tuple:
         return tuple([_released(value) for value in out])
-    if isinstance(out, tuple) and hasattr(cls, "_fields"):
-        return cls(*[_released(value) for value in out])
+    if isinstance(out, tuple):
+        return cls(*[_released(value) for value in cast("tuple[Any, ...]", out)])
     if isinstance(out, dict):
         entries = cast("dict[Any, Any]", out)
         for key, value in list(entries.items()):
-            new = _released(value)
-            if new is not value:
-                entries[key] = new
-    elif cls is list:
+            entries[key] = _released(value)
+    elif isinstance(out, list):
         items = cast("list[Any]", out)
         for i in range(len(items)):
-            new = _released(items[i])
-            if new is not items[i]:
-                items[i] = new
-    elif dataclasses.is_dataclass(out):
+            items[i] = _released(items[i])
+    else:
         for field in dataclasses.fields(out):
-            value = getattr(out, field.name)
-            new = _released(value)
-            if new is not value:
-                setattr(out, field.name, new)
+            setattr(out, field.name, _released(getattr(out, field.name)))
     return out

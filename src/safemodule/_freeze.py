@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
 from safemodule._call import must_clone, ordinary
+from safemodule._compile import compiled_tensor
 from safemodule._location import locate
 from safemodule._modes import effective
 from safemodule._state import Plan, handle_and_root
@@ -46,7 +47,7 @@ def freeze(tensor: _T, *, name: str | None = None) -> _T:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"freeze takes a tensor, not {type(tensor).__name__}")
     if torch.compiler.is_compiling():
-        return tensor.clone()
+        return cast("_T", compiled_tensor(tensor))
     if effective(None) == "off":
         return tensor
     known: Any = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FrozenTensor)

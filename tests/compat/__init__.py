@@ -1,0 +1,1 @@
+"""What PyTorch users combine a module with: each feature, guarded and plain, compared."""
