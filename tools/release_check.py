@@ -50,9 +50,14 @@ def say(text: str) -> None:
     print(f"\n==> {text}", flush=True)
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command and stop if it fails. Its environment has no path to the sources."""
+def run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> None:
+    """Run a command and stop if it fails. Its environment has no path to the sources.
+
+    Programs are looked for in `path` first.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if path is not None:
+        environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
     subprocess.run([str(part) for part in command], check=True, cwd=cwd, env=environment)
 
 
@@ -114,8 +119,9 @@ def test_installed(sdist: Path, wheel: Path, scratch: Path, pytest_args: list[st
     run(python, "-m", "pytest", "-n", "2", *pytest_args, cwd=tree)
 
     say("the types of the public API are complete")
-    pyright = (sys.executable, "-m", "pyright", "--pythonpath", python)
-    run(*pyright, "--ignoreexternal", "--verifytypes", "safemodule", cwd=scratch)
+    # --verifytypes heeds no --pythonpath: it looks at the first Python on PATH.
+    pyright = (sys.executable, "-m", "pyright", "--ignoreexternal", "--verifytypes", "safemodule")
+    run(*pyright, cwd=scratch, path=python.parent)
 
     say("the command line")
     run(scratch / "venv" / "bin" / "safemodule", "--help", cwd=scratch)
