@@ -125,7 +125,7 @@ class Guard:
         """End the protection; everything is as it was before. A second call does nothing."""
         with lock:
             if self.active:
-                self.active = False
+                self.active: bool = False
                 self._leave()
                 self.calls.clear()
                 for module in _alive(self._assigned):
@@ -163,8 +163,9 @@ class Guard:
         if cls not in self._owners:
             owner = owner_of(cls)
             if owner is not None and owner not in self._owners.values():
-                func = patch(owner)
-                self.calls[func] = guarded(func, self._plan_of(func))
+                forward = patch(owner)
+                func = forward.__wrapped__
+                self.calls[func] = guarded(func, self._plan_of(func), forward)
             self._owners[cls] = owner
         forward = module.__dict__.get("forward")
         if forward is not None and not _is_compiled(module):
