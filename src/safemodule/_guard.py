@@ -106,7 +106,7 @@ class Guard:
     """
 
     def __init__(self, mode: Mode | None, mutable: tuple[str, ...]) -> None:
-        self.active = True
+        self.active: bool = True
         self.calls: dict[Any, Any] = {}
         """The guarded form of each `forward`; empty after removal."""
         self._known: set[str] = set()
@@ -125,7 +125,7 @@ class Guard:
         """End the protection; everything is as it was before. A second call does nothing."""
         with lock:
             if self.active:
-                self.active: bool = False
+                self.active = False
                 self._leave()
                 self.calls.clear()
                 for module in _alive(self._assigned):
