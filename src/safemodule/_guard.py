@@ -113,12 +113,12 @@ class Guard:
         """Names of parameters of all of them."""
         self._mode: Mode | None = mode
         self._mutable = mutable
-        self._owners: dict[type, type | None] = {}
+        self.owners: dict[type, type | None] = {}
         """Class of a module -> the class that was patched for it."""
         self._assigned: list[weakref.ref[Module]] = []
         """The modules with a `forward` of their own."""
         # A model may be dropped without a word; what was done to the classes is undone then too.
-        self._undo = weakref.finalize(self, _unpatch_all, self._owners)
+        self._undo = weakref.finalize(self, _unpatch_all, self.owners)
         self._undo.atexit = False
 
     def remove(self) -> None:
@@ -160,13 +160,13 @@ class Guard:
     def _meet(self, module: Module) -> None:
         """Guard calls of a module's class, and a `forward` of its own."""
         cls = type(module)
-        if cls not in self._owners:
+        if cls not in self.owners:
             owner = owner_of(cls)
-            if owner is not None and owner not in self._owners.values():
+            if owner is not None and owner not in self.owners.values():
                 forward = patch(owner)
                 func = forward.__wrapped__
                 self.calls[func] = guarded(func, self._plan_of(func), forward)
-            self._owners[cls] = owner
+            self.owners[cls] = owner
         forward = module.__dict__.get("forward")
         if forward is not None and not _is_compiled(module):
             self._meet_assigned(module, forward)
@@ -283,15 +283,14 @@ class _GuardEverywhere(Guard):
         return f"<guard of every module{state}>"
 
     def meet(self, module: Module) -> None:
-        """Guard a module that is about to be called, unless it is known."""
-        if type(module) not in self._owners or "forward" in module.__dict__:
-            with lock:
-                if self.active:
-                    for part in module.modules():
-                        # The compiler's own graphs are modules too, called by its rules.
-                        if not isinstance(part, (ScriptModule, GraphModule)):
-                            self._meet(part)
-                    self._owners.setdefault(type(module), None)
+        """Guard a module that is about to be called, and its submodules."""
+        with lock:
+            if self.active:
+                for part in module.modules():
+                    # The compiler's own graphs are modules too, called by its rules.
+                    if not isinstance(part, (ScriptModule, GraphModule)):
+                        self._meet(part)
+                self.owners.setdefault(type(module), None)
 
     def _leave(self) -> None:
         _stack.remove(self)
@@ -307,7 +306,7 @@ def _patch_call() -> None:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 -- it stands for it
         if not is_compiling():
             guard = everywhere.guard
-            if guard is not None:
+            if guard is not None and (type(self) not in guard.owners or "forward" in vars(self)):
                 guard.meet(self)
         return original(self, *args, **kwargs)
 

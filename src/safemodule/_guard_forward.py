@@ -42,9 +42,6 @@ __all__ = [
 # Where a module carries its guards, in its `__dict__`: a tuple, the latest last. TorchScript leaves
 # attributes alone that begin with two underscores.
 MARK: Final = "__safemodule_guards__"
-# Says of a function that it is one of ours: its value is the function itself, which a decorator that
-# copies attributes does not make true of its own.
-_OURS: Final = "__safemodule_guarded__"
 
 
 class Everywhere:
@@ -60,11 +57,7 @@ everywhere: Final = Everywhere()
 
 
 def _bind(
-    func: Any,
-    key: str,
-    everywhere: Everywhere,
-    other_call: Callable[..., Any],
-    is_super: Callable[..., bool],
+    func: Any, key: str, everywhere: Everywhere, other_call: Callable[[Any, Any], Any]
 ) -> Any:
     # All that it uses is in its closure: see `names_of`.
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -72,10 +65,7 @@ def _bind(
         guard = guards[-1] if guards else everywhere.guard
         if guard is None:
             return func(*args, **kwargs)
-        call = guard.calls.get(func) or other_call(guards, func)
-        if type(args[0]).forward is not forward and is_super(args[0]):
-            call = func
-        return call(*args, **kwargs)
+        return (guard.calls.get(func) or other_call(guards, func))(*args, **kwargs)
 
     return forward
 
@@ -88,30 +78,20 @@ def _other_call(guards: Any, func: Any) -> Any:
     return func
 
 
-def _is_super(module: Any) -> bool:
-    """Tell whether the `forward` of the module's own class is guarded: this one is a parent's."""
-    forward = type(module).forward
-    return getattr(forward, _OURS, None) is forward or hasattr(forward, PLAN)
-
-
 def _dispatching(func: Any) -> Any:
     """Return a `forward` that calls the guarded form of `func` where a guard wants it."""
-    made = _bind(func, MARK, everywhere, _other_call, _is_super)
-    wrapped = FunctionType(
-        made.__code__, _guarded.names_of(func, made), made.__name__, None, made.__closure__
+    made = _bind(func, MARK, everywhere, _other_call)
+    names = _guarded.names_of(func, made)
+    return functools.update_wrapper(
+        FunctionType(made.__code__, names, made.__name__, None, made.__closure__), func
     )
-    cells = dict(zip(made.__code__.co_freevars, made.__closure__, strict=True))
-    cells["forward"].cell_contents = wrapped
-    functools.update_wrapper(wrapped, func)
-    setattr(wrapped, _OURS, wrapped)
-    return wrapped
 
 
-def guarded(func: Any, plan: Plan) -> Any:
-    """Return the guarded form of a function."""
+def guarded(func: Any, plan: Plan, stand_in: Any = None) -> Any:
+    """Return the guarded form of a function, called by what stands in for it in its class."""
     if inspect.iscoroutinefunction(func):
         return _guarded.guard_coroutine(func, plan)
-    return _guarded.guard(func, plan)
+    return _guarded.guard(func, plan, stand_in)
 
 
 # -- in a class --------------------------------------------------------------------------------------
@@ -150,7 +130,7 @@ def _as_function(descriptor: Any) -> Any:
 
 
 def patch(owner: Any) -> Any:
-    """Put the guarded form into a class; return the function that it guards."""
+    """Put the guarded form into a class, and return it; its `__wrapped__` is what it guards."""
     with lock:
         count, before, ours = _patched.get(owner, (0, None, None))
         forward = owner.__dict__["forward"]
@@ -159,7 +139,7 @@ def patch(owner: Any) -> Any:
             before, ours = forward, _dispatching(func)
             owner.forward = ours
         _patched[owner] = (count + 1, before, ours)
-    return ours.__wrapped__
+    return ours
 
 
 def unpatch(owner: Any) -> None:
@@ -176,7 +156,7 @@ def unpatch(owner: Any) -> None:
 
 def plan_of(func: Any, mode: Mode | None, mutable: tuple[str, ...]) -> Plan:
     """Return the plan of a `forward`: it takes the names in `mutable` that it knows."""
-    plan = make_plan(func, mode=mode, mutable=(), snapshot=False, chained=False)
+    plan = make_plan(func, mode=mode, mutable=(), snapshot=False, chained=True)
     known = mutable if plan.keywords else [name for name in mutable if name in plan.parameters]
     return replace(plan, mutable=plan.mutable.union(known)) if known else plan
 
@@ -200,7 +180,8 @@ class InstanceForward:
 
     def add(self, guard: Any, plan: Plan) -> None:
         """Take on a guard."""
-        plan = replace(plan, name=self.name)
+        # It is called without the module.
+        plan = replace(plan, name=self.name, chained=False)
         self.guards = (*self.guards, (guard, plan, guarded(self.__wrapped__, plan)))
 
     def drop(self, guard: Any) -> None:

@@ -38,8 +38,14 @@ if TYPE_CHECKING:
 PLAN = "__safemodule_plan__"
 
 
-def guard(func: Any, plan: Plan) -> Any:
-    """Return `func` guarded by `plan`."""
+def guard(func: Any, plan: Plan, stand_in: Any = None) -> Any:
+    """Return `func` guarded by `plan`.
+
+    Args:
+        func: The function.
+        plan: What it declares.
+        stand_in: What its class has as `forward`, if that is another function, which calls this one.
+    """
     wrapper = _wrapper(func, plan)
     guarded = types.FunctionType(
         wrapper.__code__,
@@ -50,7 +56,7 @@ def guard(func: Any, plan: Plan) -> Any:
     )
     functools.update_wrapper(guarded, func)
     setattr(guarded, PLAN, plan)
-    wrapper.__closure__[_ITSELF].cell_contents[0] = guarded
+    wrapper.__closure__[_ITSELF].cell_contents[0] = stand_in or guarded
     return guarded
 
 
