@@ -29,7 +29,7 @@ def line_of(marker):
 class Spy(torch.Tensor):
     """Notes where it is touched, as the mechanism does, but for its own frames."""
 
-    found: list[Location] = []  # noqa: RUF012 -- one list for all spies, emptied by the fixture
+    found: list[Location] = []
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

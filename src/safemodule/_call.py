@@ -18,9 +18,9 @@ from safemodule._compat import (
     tracing_state,
     transforms_active,
 )
+from safemodule._lazy_copy import snapshot
 from safemodule._makers import maker_of
 from safemodule._modes import effective
-from safemodule._lazy_copy import snapshot
 from safemodule._state import Plan, Root, handle_and_root
 from safemodule._tensor import FrozenTensor, make_handle
 
@@ -50,7 +50,7 @@ def must_clone() -> bool:
 class Call:
     """What one guarded call was given, and what stands in for it."""
 
-    __slots__ = ("cloning", "clones", "entries", "owner", "plan", "stand_ins")
+    __slots__ = ("clones", "cloning", "entries", "owner", "plan", "stand_ins")
 
     def __init__(self, plan: Plan, owner: type | None, *, cloning: bool) -> None:
         self.plan = plan

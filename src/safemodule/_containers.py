@@ -1,6 +1,6 @@
-"""Containers that stand in for the caller's: the same items, the same behaviour, and a change of
-an entry goes to the stand-in and on record.
+"""Containers that stand in for the caller's: a change goes to the stand-in, and on record.
 
+They have the same items and the same behaviour.
 A `dict` or `list` arrives as a `GuardedDict` or `GuardedList`; an instance of a subclass, or of a
 dataclass, as an instance of a subclass made for its class. What cannot be changed (tuple,
 namedtuple, frozen dataclass) arrives as its own type.
@@ -241,9 +241,7 @@ def with_attributes(original: Any, path: str, item: Callable[[Any, str], Any]) -
     return twin
 
 
-def _copy_attributes(
-    original: Any, twin: Any, path: str, item: Callable[[Any, str], Any]
-) -> None:
+def _copy_attributes(original: Any, twin: Any, path: str, item: Callable[[Any, str], Any]) -> None:
     for name, value in attributes_of(original):
         object.__setattr__(twin, name, item(value, f"{path}.{name}"))
 

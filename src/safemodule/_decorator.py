@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -14,6 +13,9 @@ from safemodule._location import Location
 from safemodule._modes import Mode, check_mode
 from safemodule._mutable import declared_mutable
 from safemodule._state import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -87,9 +89,7 @@ def check_names(mutable: Any) -> tuple[str, ...]:
     return names
 
 
-def _decorate(
-    func: Any, *, mode: Mode | None, mutable: tuple[str, ...], snapshot: bool
-) -> Any:
+def _decorate(func: Any, *, mode: Mode | None, mutable: tuple[str, ...], snapshot: bool) -> Any:
     if isinstance(func, (staticmethod, classmethod)):
         inner = _decorate(func.__func__, mode=mode, mutable=mutable, snapshot=snapshot)
         return type(func)(inner)

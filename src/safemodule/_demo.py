@@ -180,7 +180,11 @@ def table() -> None:
 
     print(f"4. Cost of one training step (batch {BATCH}, {CUSTOMERS} customers), measured now")
     print(f"   {'':<36}{'forward + backward':>20}{'allocated over plain':>24}")
-    names = {"plain (fails at backward)": plain, "SafeModule": safe, "mask cloned by hand before writing": hand}
+    names = {
+        "plain (fails at backward)": plain,
+        "SafeModule": safe,
+        "mask cloned by hand before writing": hand,
+    }
     base = allocated(plain)
     times: dict[str, float] = dict.fromkeys(names, float("inf"))
     for _ in range(4):  # interleaved: these machines are noisy

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from safemodule import _report
-from safemodule._compat import COUNTS_TELL, dispatch_modes, interception_off, run_plain, set_grad_enabled, swap
+from safemodule._compat import (
+    COUNTS_TELL,
+    dispatch_modes,
+    interception_off,
+    run_plain,
+    set_grad_enabled,
+    swap,
+)
 from safemodule._location import Location, locate
 from safemodule._modes import effective
 from safemodule._redirect import leave_family, maybe_saved, note_export, redirect, revive
@@ -192,7 +199,7 @@ class writing:  # noqa: N801 -- used as a block
         self.effect = effect
         self.targets = targets
 
-    def __enter__(self) -> writing:
+    def __enter__(self) -> writing:  # noqa: PYI034 -- nobody derives from it
         self.location = locate()
         found: list[tuple[Any, Root, Any]] = []
         for target in self.targets:
@@ -418,5 +425,3 @@ def unmasked(kind: type, handles: Iterator[Any]) -> Iterator[None]:
     finally:
         for handle in hidden:
             handle.__class__ = kind
-
-

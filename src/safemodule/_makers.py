@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @functools.lru_cache(maxsize=4096)
 def maker_of(cls: type) -> Maker | None:
     """Return the maker for a type; None for what is passed through as it is."""
-    if cls in (torch.Size, type(None)) or isinstance(cls, type) and issubclass(cls, type):
+    if cls in (torch.Size, type(None)) or (isinstance(cls, type) and issubclass(cls, type)):
         return None
     if issubclass(cls, tuple):
         if issubclass(cls, PackedSequence):
@@ -67,9 +67,7 @@ def _tuple(call: Call, x: Any, path: str) -> Any:
 
 
 def _named_tuple(call: Call, x: Any, path: str) -> Any:
-    items = [
-        call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)
-    ]
+    items = [call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)]
     return x if _same(items, x) else type(x)._make(items)
 
 
@@ -80,9 +78,7 @@ def _struct_sequence(call: Call, x: Any, path: str) -> Any:
 
 def _packed(call: Call, x: Any, path: str) -> Any:
     # Its constructor looks at values; the tuple below it does not.
-    items = [
-        call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)
-    ]
+    items = [call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)]
     return tuple.__new__(type(x), items)
 
 

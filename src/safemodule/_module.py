@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from safemodule._decorator import check_names, guard_function
 from safemodule._guarded import PLAN
 from safemodule._modes import check_mode
-from safemodule._state import Plan
 
+if TYPE_CHECKING:
+    from safemodule._state import Plan
 
 
 class SafeModule(torch.nn.Module):
@@ -111,7 +112,9 @@ def guard_forward(cls: Any, options: dict[str, Any], *, declares: bool) -> None:
     if getattr(forward, "__name__", "") == "_forward_unimplemented":
         return
     original = forward.__wrapped__ if plan is not None and plan.chained else forward
-    if "forward" in cls.__dict__ and isinstance(cls.__dict__["forward"], (staticmethod, classmethod)):
+    if "forward" in cls.__dict__ and isinstance(
+        cls.__dict__["forward"], (staticmethod, classmethod)
+    ):
         raise TypeError(f"class {cls.__qualname__}: forward must be a method")
     cls.forward = guard_function(original, chained=True, **_options(original, options))
 

@@ -89,7 +89,9 @@ class FrozenTensor(Tensor):
             if THRIFTY and way is _PURE:
                 args = spared(cls, args)
             try:
-                out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+                out = (
+                    run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+                )
             except TypeError:
                 out = retry(cls, func, args, kwargs)
             if way is _VIEW:
@@ -255,7 +257,9 @@ class FrozenTensor(Tensor):
         if cls is Tensor:
             return self.view_as(self)
         # The other class knows nothing of handles: it gets the private copy's memory.
-        return intercept(FrozenTensor, _EXPORT, Tensor.as_subclass, (FrozenTensor,), (self, cls), {})
+        return intercept(
+            FrozenTensor, _EXPORT, Tensor.as_subclass, (FrozenTensor,), (self, cls), {}
+        )
 
     # -- shown, copied and saved as a plain tensor -------------------------------------------------
 
@@ -280,7 +284,7 @@ class FrozenTensor(Tensor):
 
 _REAL = Effect("real=", Kind.WRITE, lambda args, _: (args[0],), may_alias=False)
 _IMAG = Effect("imag=", Kind.WRITE, lambda args, _: (args[0],), may_alias=False)
-_SET = Effect("set_", Kind.WRITE, lambda args, kwargs: (args[0],), may_alias=False)
+_SET = Effect("set_", Kind.WRITE, lambda args, _: (args[0],), may_alias=False)
 _EXPORT = Effect("as_subclass", Kind.EXPORT, may_alias=False)
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 PARENT: Final = type("PARENT", (), {"__repr__": lambda _: "PARENT", "__slots__": ()})()
 # Index tensors up to this size are copied when a view is made; of others only the shape can matter.
 _SMALL: Final = 64
-_CONSTANT: Final = frozenset({int, float, bool, str, type(None), type(...), torch.dtype, torch.Size})
+_CONSTANT: Final = frozenset(
+    {int, float, bool, str, type(None), type(...), torch.dtype, torch.Size}
+)
 
 
 def handles_in(kind: type, args: Any, kwargs: dict[str, Any] | None = None) -> Iterator[Any]:

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import safemodule
-
 from tests.programs import functions
 from tests.programs.reference import Ref, Run, Undefined, value_of
 
@@ -81,7 +80,6 @@ class Caller:
         if _items(self.args) != self.items:
             raise Mismatch("the caller's containers have changed")
 
-
     def write_all(self):
         """Overwrite what was passed: a snapshot does not notice."""
         for x in tensors_in(self.args):
@@ -148,6 +146,7 @@ def run_reference(program):
 
 
 def run_guarded(program):
+    """Return the log, the caller and the results of the guarded program."""
     caller = Caller(program)
     code = _code(program.body, "body")
     for name in ("SafeModule", "freeze", "freeze_inputs"):
@@ -300,8 +299,10 @@ def _close(a, b):
 
 
 def _same(a, b):
-    return torch.equal(torch.view_as_real(a), torch.view_as_real(b)) if a.is_complex() else (
-        torch.equal(a, b)
+    return (
+        torch.equal(torch.view_as_real(a), torch.view_as_real(b))
+        if a.is_complex()
+        else (torch.equal(a, b))
     )
 
 

@@ -6,6 +6,7 @@ import torch
 
 
 def dims(w, x):
+    """Return a dimension of `x`."""
     return w.pick(x.ndim)
 
 
@@ -32,7 +33,12 @@ def _mixed(w, n, x):
 
 
 def _order(w, n, x):
-    ways = [".T" if x.ndim == 2 else ".mT", ".transpose(0, -1)", ".movedim(0, -1)", ".swapaxes(0, -1)"]
+    ways = [
+        ".T" if x.ndim == 2 else ".mT",
+        ".transpose(0, -1)",
+        ".movedim(0, -1)",
+        ".swapaxes(0, -1)",
+    ]
     ways.append(f".permute({', '.join(map(str, range(x.ndim)[::-1]))})")
     if x.ndim <= 2:
         ways.append(".t()")
@@ -41,7 +47,14 @@ def _order(w, n, x):
 
 def _shape(w, n, x):
     size = x.numel()
-    ways = [".view(-1)", ".reshape(-1)", ".flatten()", ".ravel()", f".view({size}, 1)", ".view_as({n})"]
+    ways = [
+        ".view(-1)",
+        ".reshape(-1)",
+        ".flatten()",
+        ".ravel()",
+        f".view({size}, 1)",
+        ".view_as({n})",
+    ]
     if size % 2 == 0:
         ways += [".view(2, -1)", ".reshape(-1, 2)", ".reshape(2, -1)", ".unflatten(-1, (2, -1))"]
     if size % 3 == 0:
@@ -55,7 +68,9 @@ def _axes(w, n, x):
 
 
 def _expand(w, n, x):
-    return n + w.one((f".expand(2, {', '.join(map(str, (*x.shape, '')))}".rstrip(", ") + ")", ".expand(3, -1)"))
+    return n + w.one(
+        (f".expand(2, {', '.join(map(str, (*x.shape, '')))}".rstrip(", ") + ")", ".expand(3, -1)")
+    )
 
 
 def _part(w, n, x):
@@ -136,11 +151,24 @@ def _from_tensor(w, n, x):
 
 
 def _same(w, n, x):
-    return n + w.one((".contiguous()", ".view_as({n})", ".expand_as({n})", ".reshape({n}.shape)")).format(n=n)
+    return n + w.one(
+        (".contiguous()", ".view_as({n})", ".expand_as({n})", ".reshape({n}.shape)")
+    ).format(n=n)
 
 
 _ANY = (_mixed, _shape, _axes, _expand, _strided, _same, _detached)
-_WITH_DIMS = (_int, _slice, _order, _int, _slice, _part, _one_of_many, _at_tensor, _core, _from_tensor)
+_WITH_DIMS = (
+    _int,
+    _slice,
+    _order,
+    _int,
+    _slice,
+    _part,
+    _one_of_many,
+    _at_tensor,
+    _core,
+    _from_tensor,
+)
 
 
 def view(w, n, x):
@@ -171,11 +199,7 @@ def value(w, x):
         return w.one(("True", "False", *(f"~{n}" for n in masks), *masks))
     if x.dtype == torch.int64:
         return w.one(("1", "0"))
-    some = [
-        n
-        for n, y in w.tensors()
-        if fits(y.shape, x.shape) and y.dtype == x.dtype
-    ]
+    some = [n for n, y in w.tensors() if fits(y.shape, x.shape) and y.dtype == x.dtype]
     if not some or w.chance(3):
         if x.dtype.is_complex:
             return w.one(("0.5", "1j"))
@@ -185,12 +209,16 @@ def value(w, x):
 
 
 def masks_of(w, x):
+    """Return the names of the masks that fit `x`."""
     return [
-        n for n, m in w.tensors() if m.dtype == torch.bool and m.shape == x.shape[: m.ndim] and m.ndim
+        n
+        for n, m in w.tensors()
+        if m.dtype == torch.bool and m.shape == x.shape[: m.ndim] and m.ndim
     ]
 
 
 def indices(w):
+    """Return the names of the index tensors."""
     return [n for n, k in w.tensors() if k.dtype == torch.int64 and k.ndim == 1]
 
 
@@ -213,7 +241,9 @@ _WITH_AXIS = (
 def read(w, n, x):
     """Return a differentiable expression of a tensor; it shares no memory with it."""
     if x.dtype.is_complex:
-        return w.one(("{n} * {n}", "torch.view_as_real({n}) * p", "{n}.abs()", "{n} * p")).format(n=n)
+        return w.one(("{n} * {n}", "torch.view_as_real({n}) * p", "{n}.abs()", "{n} * p")).format(
+            n=n
+        )
     if x.dtype != torch.float64:
         return w.one(("({n}) * p", "torch.where({n} > 0, p, 0.5)")).format(n=n)
     ways = [*_UNARY]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.programs import functions, inputs
 from tests.programs.check import Program, data
-from tests.programs.expressions import read, value, view
+from tests.programs.expressions import read, view
 from tests.programs.reference import Ref, Run, Undefined
 from tests.programs.writes import write
 
@@ -39,6 +39,8 @@ class Writer:
     def __init__(self, pick):
         self.pick = pick
         self.inputs, self.parameters = inputs.write(self)
+        self.form = self.pick(6)
+        """4: a snapshot; 5: a module; else a function."""
         self.helpers: list[str] = []
         self.signatures: list[tuple[str, int, bool]] = []
         self.blocks: list[str] = []
@@ -78,7 +80,8 @@ class Writer:
         known: dict = {}
         run.level = 1
         for name in self.parameters:
-            self.space[name] = run.enter_all(self.space[name], name, known, False)
+            value = self.space[name]
+            self.space[name] = run.enter_all(value, name, known, self.form == 4)
         self.expressions = [e for n in self.parameters for e in inputs.paths(self.space[n], n)]
         self.space["out"] = torch.zeros((), dtype=torch.float64)
         for block in self.blocks:
@@ -164,13 +167,12 @@ class Writer:
         lines.append(f"return {self._result()}")
         names = ", ".join(self.parameters)
         parts = [*self.helpers]
-        form = self.pick(6)
-        if form == 5:
+        if self.form == 5:
             body = "".join(f"        {line}\n" for line in lines)
             parts += ["class Net(SafeModule):\n", f"    def forward(self, {names}):\n", body]
             parts += ["\n\nforward = Net()\n"]
         else:
-            snapshot = "(snapshot=True)" if form == 4 else ""
+            snapshot = "(snapshot=True)" if self.form == 4 else ""
             body = "".join(f"    {line}\n" for line in lines)
             parts += [f"@freeze_inputs{snapshot}\n", f"def forward({names}):\n", body]
         return Program(self.inputs, "".join(parts))
@@ -384,7 +386,9 @@ def _helper(w):
         w.restart()
     name = f"helper{len(w.signatures)}"
     head = f"def {name}({', '.join('ts'[: len(arguments)])}):"
-    text = ("@freeze_inputs\n" if guarded else "") + _nest(head, [*_fresh(lines), f"return {result}"])
+    text = ("@freeze_inputs\n" if guarded else "") + _nest(
+        head, [*_fresh(lines), f"return {result}"]
+    )
     if not w.execute(text):
         return None
     w.helpers.append(text + "\n\n\n")
@@ -395,9 +399,11 @@ def _helper(w):
 
 def _fresh(lines):
     """Let `out` be a variable of the function's own where it is used."""
-    return ["out = torch.zeros((), dtype=torch.float64)", *lines] if any(
-        "out = out" in line for line in lines
-    ) else lines
+    return (
+        ["out = torch.zeros((), dtype=torch.float64)", *lines]
+        if any("out = out" in line for line in lines)
+        else lines
+    )
 
 
 def _call(w, name, arguments, many):

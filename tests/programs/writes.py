@@ -62,7 +62,15 @@ def _setitem(w, n, x):
     if w.loop and x.shape[0] >= w.loop:
         keys += ["i"] * 6
     if x.ndim > 1:
-        keys += [":, 0", "0, 0", ":, None, -1", "..., [0]", "[0], 1:", "0, [0, -1]", "torch.tensor([[0]]), 1"]
+        keys += [
+            ":, 0",
+            "0, 0",
+            ":, None, -1",
+            "..., [0]",
+            "[0], 1:",
+            "0, [0, -1]",
+            "torch.tensor([[0]]), 1",
+        ]
     keys += masks_of(w, x) * 2 + indices(w) * 2
     keys += [f"{n} > 0", f"{n}.detach() < 0.2"] * (x.dtype == torch.float64)
     scalars = [m for m, k in w.tensors() if k.dtype == torch.int64 and k.ndim == 0]
@@ -91,7 +99,10 @@ def _more(w, n, x):
         ways += [f"{n}.masked_scatter_({m}, {n}.tanh())", f"{n}.masked_fill_(mask={m}, value=1.5)"]
     if x.ndim:
         ways += [f"{n}.cumsum_(0)", f"{n}.cumprod_(-1)", f"{n}.renorm_(2, 0, 0.7)"]
-        ways += [f"{n}.index_fill_(0, torch.tensor([0]), p)", f"{n}.put_(torch.tensor([0]), p.view(1))"]
+        ways += [
+            f"{n}.index_fill_(0, torch.tensor([0]), p)",
+            f"{n}.put_(torch.tensor([0]), p.view(1))",
+        ]
         for m in indices(w):
             ways += [
                 f"{n}.index_add_(0, {m}, {n}[{m}] * p)", f"{n}.index_fill_(0, {m}, 0.5)",
@@ -99,7 +110,10 @@ def _more(w, n, x):
                 f"{n}.index_copy_(0, {m}, {n}[{m}] * 2)", f"{n}.put_({m}, q[:2], accumulate=True)",
             ]  # fmt: skip
         zero = f"torch.zeros({', '.join('1' * x.ndim)}, dtype=torch.int64)"
-        ways += [f"{n}.scatter_(0, {zero}, 0.5)", f"{n}.scatter_add_(0, {zero}, p.expand({', '.join('1' * x.ndim)}))"]
+        ways += [
+            f"{n}.scatter_(0, {zero}, 0.5)",
+            f"{n}.scatter_add_(0, {zero}, p.expand({', '.join('1' * x.ndim)}))",
+        ]
         ways += [f"{n}.scatter_(-1, {zero}, p.expand({', '.join('1' * x.ndim)}))"]
         ways += [f"{n}.scatter_reduce_(0, {zero}, p.expand({', '.join('1' * x.ndim)}), 'amax')"]
     if x.ndim == 2:
@@ -135,7 +149,11 @@ def _foreach(w, n, x):
         and isinstance(x, Ref) and y.memory is not x.memory
     ]  # fmt: skip
     both = f"[{n}, {w.one(others)}]" if others and w.chance(2) else f"[{n}]"
-    copies = [] if torch.is_grad_enabled() else [f"torch._foreach_copy_([{n}], [({_tensor(v)}).expand({n}.shape)])"]
+    copies = (
+        []
+        if torch.is_grad_enabled()
+        else [f"torch._foreach_copy_([{n}], [({_tensor(v)}).expand({n}.shape)])"]
+    )
     return w.one(
         (
             *copies,
@@ -207,8 +225,23 @@ def _int(w, n, x):
 
 def _complex(w, n, x):
     v = value(w, x)
-    ways = [f"{n}.mul_(1j)", f"{n}.add_({v})", f"{n}.mul_({v})", f"{n}.conj_physical_()", f"{n}.sin_()"]
-    ways += [f"{n}.real.mul_(2.0)", f"{n}.imag.add_(p)", f"{n}.real = 0.5 * {n}.imag", f"{n}.tanh_()"]
+    ways = [
+        f"{n}.mul_(1j)",
+        f"{n}.add_({v})",
+        f"{n}.mul_({v})",
+        f"{n}.conj_physical_()",
+        f"{n}.sin_()",
+    ]
+    ways += [
+        f"{n}.real.mul_(2.0)",
+        f"{n}.imag.add_(p)",
+        f"{n}.real = 0.5 * {n}.imag",
+        f"{n}.tanh_()",
+    ]
     ways += [f"{n}.imag = torch.tensor(0.5, dtype=torch.float64)"]
-    ways += [f"torch.view_as_real({n}).mul_({w.one(('p', '0.5'))})", f"{n}[...] = {v}", f"{n}.zero_()"]
+    ways += [
+        f"torch.view_as_real({n}).mul_({w.one(('p', '0.5'))})",
+        f"{n}[...] = {v}",
+        f"{n}.zero_()",
+    ]
     return w.one(ways)

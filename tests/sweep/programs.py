@@ -114,12 +114,12 @@ def main(argv=None):
             programs_run += result.different
             if result.failed:
                 failures += 1
-                print(result.failed, flush=True)  # noqa: T201
+                print(result.failed, flush=True)
                 if failures == options.failures:
                     break
         pool.terminate()
     equal = programs_run - failures
-    print(f"programs: seed {options.seed}, programs {programs_run}, equal {equal}")  # noqa: T201
+    print(f"programs: seed {options.seed}, programs {programs_run}, equal {equal}")
     return 1 if failures else 0
 
 
