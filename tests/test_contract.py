@@ -695,12 +695,26 @@ def test_c7_a_leaf_is_a_leaf():
 
     def forward(h):
         h.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
-        (h * 2).sum().backward(inputs=[h])
+        (h * 2).sum().backward()
         return h.grad_fn
 
     assert forward_of(forward)(x) is None
     assert x.grad.tolist() == [2, 2]
     assert seen == [[2, 2]]
+
+
+def test_c7_backward_for_named_inputs_is_a_limit():
+    """`y.backward(inputs=[x])`: `y` is a plain tensor, so nobody sees that `x` is a handle.
+
+    The gradient goes to the handle, where a plain module would fill the caller's `x.grad`.
+    """
+    x = torch.ones(2, requires_grad=True)
+
+    def forward(h):
+        (h * 2).sum().backward(inputs=[h])
+
+    forward_of(forward)(x)
+    assert x.grad is None
 
 
 def test_c7_unwritten_inputs_are_the_same_objects():
