@@ -1,0 +1,1 @@
+"""What safemodule costs, in time and memory, beside cloning inputs by hand."""
