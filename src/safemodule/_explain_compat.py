@@ -95,15 +95,18 @@ def has_own_dispatch(kind: Any) -> bool:
 _no_dispatch: Any = cast("Any", Tensor).__torch_dispatch__
 
 # The innermost pair of saved-tensor hooks, to know whether they are ours. The argument says to
-# look even while a compiler traces. (torch/csrc/autograd/init.cpp)
+# look even while a compiler traces. Without it (2.6 for one) blocks are taken to end in the order
+# in which they began, hooks around a block are not seen, and `torch.func.grad` refuses ours.
+# (torch/csrc/autograd/init.cpp)
 _top_hooks: Any = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
+SEES_HOOKS: bool = _top_hooks is not None
 push_hooks: Any = _autograd._push_saved_tensors_default_hooks
 pop_hooks: Any = _autograd._pop_saved_tensors_default_hooks
 
 
 def top_hooks() -> tuple[Any, Any] | None:
-    """Return the innermost pair of saved-tensor hooks of this thread."""
-    return _top_hooks(True) if _top_hooks is not None else None
+    """Return the innermost pair of saved-tensor hooks of this thread; None if it cannot be seen."""
+    return _top_hooks(True) if SEES_HOOKS else None
 
 
 hooks_enabled: Any = getattr(_autograd, "_saved_tensors_hooks_is_enabled", lambda: True)

@@ -50,6 +50,9 @@ def _is_ours(pair: tuple[Any, Any]) -> bool:
 
 
 def _pop_hooks(hooks: SaveHooks) -> None:
+    if not compat.SEES_HOOKS:
+        compat.pop_hooks()
+        return
     lifted: list[tuple[Any, Any]] = []
     while (top := compat.top_hooks()) is not None:
         compat.pop_hooks()
@@ -100,8 +103,11 @@ class _Tolerance:
     def _tolerant(self, message: str, fail_if_non_empty: bool = True) -> None:
         top = compat.top_hooks()
         if top is not None and _is_ours(top):
-            fail_if_non_empty = False
-        self._disable(message, fail_if_non_empty)
+            self._disable(message, False)
+        elif fail_if_non_empty:
+            self._disable(message)
+        else:
+            self._disable(message, False)
 
 
 _tolerance: Final = _Tolerance()
