@@ -99,10 +99,22 @@ def test_recent_writes_are_bounded(monkeypatch):
     """Of storages that nobody saved, the most recently written are known."""
     monkeypatch.setattr(_explain_notes, "_RECENT_MAX", 3)
     notes = Notes()
-    for storage in (1, 2, 3, 1, 4):
-        write(notes, storage)
+    for version, storage in enumerate((1, 2, 3, 1, 4), 1):
+        write(notes, storage, version=version)
     assert [bool(notes.recent(n)) for n in (1, 2, 3, 4)] == [True, False, True, True]
     assert notes.recent(1)[0].since(0)[0].count == 2
+
+
+def test_address_used_again():
+    """Versions only grow, so a lower one is of another storage at the same address."""
+    notes = Notes()
+    write(notes, 1, "add_", version=1)
+    write(notes, 1, "mul_", version=1)
+    (log,) = notes.recent(1)
+    assert [w.op for w in log.since(0)] == ["mul_"]
+    write(notes, 1, "add_", version=2)
+    write(notes, 1, "add_", version=None)
+    assert [(w.op, w.count) for w in log.since(0)] == [("mul_", 1), ("add_", 2)]
 
 
 def test_recent_writes_of_a_saved_storage():

@@ -60,18 +60,22 @@ class Write:
 class Log:
     """The writes to one storage since something of it was saved."""
 
-    __slots__ = ("__weakref__", "_sites", "dropped")
+    __slots__ = ("__weakref__", "_sites", "dropped", "version")
 
     def __init__(self) -> None:
         # Made when the first write comes: most saved values are never written.
         self._sites: dict[tuple[int, int, int], Write] | None = None
         self.dropped = 0
         """Writes from further places, beyond the number kept."""
+        self.version = 0
+        """What the last counted write left."""
 
     def add(
         self, op: Any, code: CodeType | None, offset: int, step: str, version: int | None
     ) -> None:
         """Note one write; `version` is the one it leaves behind."""
+        if version is not None:
+            self.version = version
         sites = self._sites
         if sites is None:
             sites = self._sites = {}
@@ -137,7 +141,9 @@ class Notes:
         log = known() if known is not None else None
         if log is None:
             recent = self._recent
-            log = recent.pop(storage, None) or Log()
+            log = recent.pop(storage, None)
+            if log is None or (version is not None and version <= log.version):
+                log = Log()  # versions only grow: another storage had this address
             recent[storage] = log  # put back last: the most recent survive
             if len(recent) > _RECENT_MAX:
                 recent.popitem(last=False)
