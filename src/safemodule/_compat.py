@@ -7,6 +7,7 @@ warning. Everything else has a fallback of its own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 import weakref
@@ -79,6 +80,20 @@ def modes_only_watch() -> bool:
     return all(getattr(mode, "only_watches", False) for mode in modes)
 
 
+def saved_tensor_hooks() -> Any:
+    """Return the innermost saved-tensor hooks, or None (torch/csrc/autograd/init.cpp)."""
+    top: Any = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(False)  # noqa: FBT003 -- a C function
+
+
+def outside_modes() -> Any:
+    """Return a block without any dispatch mode (torch/utils/_python_dispatch.py)."""
+    from torch.utils import _python_dispatch
+
+    block: Any = getattr(_python_dispatch, "_disable_current_modes", contextlib.nullcontext)
+    return block()
+
+
 transforms_active: Any = getattr(_C, "_are_functorch_transforms_active", lambda: False)
 
 
@@ -100,7 +115,7 @@ def storage_owners(tensor: Tensor) -> int:
     return _storage_use_count(tensor.untyped_storage()._cdata) - 1
 
 
-def owned_elsewhere(tensor: Tensor) -> bool:
+def owned_elsewhere(tensor: Any) -> bool:
     """Tell whether C++ code owns the tensor or its storage too (autograd, DLPack, a view)."""
     return _storage_use_count is None or tensor._use_count() > 1 or storage_owners(tensor) > 1
 
@@ -114,13 +129,13 @@ def _counts_tell() -> bool:
     if _storage_use_count is None or not hasattr(Tensor, "_use_count"):
         return False
     with torch.inference_mode(mode=False), torch.enable_grad():
-        base = torch.zeros(2)
+        base: Any = torch.zeros(2)
         weight = torch.ones(1, requires_grad=True)
         view = base[:1]
         probe = weakref.ref(view)
         product = view * weight  # saves the view
         del view
-        kept = probe()
+        kept: Any = probe()
         told = (
             kept is not None
             and kept._use_count() == 2

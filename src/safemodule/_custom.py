@@ -41,24 +41,31 @@ def _unmark(function: Any, forward_locals: dict[str, Any], moved: list[Any]) -> 
         _unmark_later(backward, moved)
         return
     if context.dirty_tensors:  # marked before the write
-        context.dirty_tensors = _without(context.dirty_tensors, moved)
-    mark, refs = context.mark_dirty, [weakref.ref(t) for t in moved]
-    context.mark_dirty = lambda *tensors: mark(*_without(tensors, [ref() for ref in refs]))
+        context.dirty_tensors = _without(context, context.dirty_tensors, moved)
+    # Weak references, for the context would own itself through them.
+    owner, refs = weakref.ref(context), [weakref.ref(t) for t in moved]
+
+    def mark_dirty(*tensors: Any) -> None:
+        ctx = owner()
+        backward.mark_dirty(ctx, *_without(ctx, tensors, [ref() for ref in refs]))
+
+    context.mark_dirty = mark_dirty
 
 
-def _without(tensors: tuple[Any, ...], moved: list[Any]) -> tuple[Any, ...]:
+def _without(context: Any, tensors: tuple[Any, ...], moved: list[Any]) -> tuple[Any, ...]:
     left = []
     for tensor in tensors:
         if not any(tensor is m for m in moved):
             left.append(tensor)
-        elif tensor._is_view():
-            # `apply` would have to tell the base of the view, which is not among its inputs.
+        elif tensor.requires_grad and (tensor._is_view() or not context.next_functions):
+            # `apply` would have to tell the base of the view, which is not among its inputs; and
+            # under `no_grad` it takes the history off what it thinks is a fresh output.
             raise RuntimeError(
-                "safemodule: a custom autograd Function is the first to write a guarded input, "
-                "through a view of it that requires a gradient; PyTorch cannot be told after "
-                "`forward` has begun. Possible fixes, best first:\n"
+                "safemodule: a custom autograd Function is the first to write a guarded input that "
+                "requires a gradient, through a view of it or under no_grad, and PyTorch cannot be "
+                "told of the copy after `forward` has begun. Possible fixes, best first:\n"
                 "  1. let the Function return a new tensor instead of ctx.mark_dirty(x)\n"
-                "  2. clone the input before its view is taken: x = x.clone()"
+                "  2. clone the input before it is given to the Function: x = x.clone()"
             )
     return tuple(left)
 
@@ -82,7 +89,7 @@ def _unmark_later(backward: Any, moved: list[Any]) -> None:
         def mark_dirty(context: Any, *tensors: Any) -> None:
             waiting = [ref() for ref in getattr(backward, _PENDING)]
             getattr(backward, _PENDING).clear()
-            mark(context, *_without(tensors, waiting))
+            mark(context, *_without(context, tensors, waiting))
 
         setattr(backward, _PENDING, [])
         backward.mark_dirty = mark_dirty

@@ -25,7 +25,7 @@ from safemodule._views import adopt, handles_in, make_view
 from safemodule._writes import Effect, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
 _EMPTY: dict[str, Any] = {}
 # What gives a tensor another storage.
@@ -148,7 +148,9 @@ def _write_one(
             copied = make_private(kind, handle, root, location)
             if recording:
                 revive(target)
-                if len(args) > 1 and args[0] is target and effect.name not in _SAVES_NOTHING:
+                first = args[0] if args else None
+                apart = first is target or isinstance(first, (list, tuple))
+                if apart and len(args) > 1 and effect.name not in _SAVES_NOTHING:
                     args = (args[0], *_apart(kind, args[1:], [root]))
         if recording and effect.saves_result:
             root.saved = True
@@ -276,7 +278,7 @@ def _refuse(op: str, root: Root, target: Any, location: Location) -> None:
 
 def _reshape(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """Change the handle's own geometry: it becomes a view of what it was."""
-    handle = args[0] if args else (kwargs or _EMPTY).get("self")
+    handle: Any = args[0] if args else (kwargs or _EMPTY).get("self")
     name = effect.name
     view_of: Any = _VIEW_OF.get(name)
     if type(handle) is not kind:
@@ -415,7 +417,7 @@ def _nothing(args: Any, kwargs: Any) -> Sequence[object]:
 
 
 @contextlib.contextmanager
-def unmasked(kind: type, handles: Iterator[Any]) -> Iterator[None]:
+def unmasked(kind: type, handles: Iterable[Any]) -> Generator[None]:
     """Let handles be plain tensors for one call of code that must not meet the subclass."""
     hidden = list(handles)
     for handle in hidden:

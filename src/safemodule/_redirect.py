@@ -17,9 +17,12 @@ from torch import Tensor
 from safemodule import _custom, _thrift
 from safemodule._compat import (
     COUNTS_TELL,
+    dispatch_modes,
     increment_version,
     interception_off,
     is_alias,
+    modes_only_watch,
+    outside_modes,
     set_grad_enabled,
     storage_owners,
     swap,
@@ -42,6 +45,14 @@ def redirect(kind: type, handle: Any, root: Root) -> int:
     Interception must be off and the root's lock held. Raises RuntimeError, with nothing changed,
     if C++ holds a weak reference to one of the tensors.
     """
+    if dispatch_modes() and not modes_only_watch():
+        # A copy of real memory belongs to nobody's trace.
+        with outside_modes():
+            return _redirect(kind, handle, root)
+    return _redirect(kind, handle, root)
+
+
+def _redirect(kind: type, handle: Any, root: Root) -> int:
     before = torch.is_grad_enabled()
     with _counting:
         REDIRECTS[0] += 1

@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from safemodule._compat import (
     COUNTS_TELL,
+    dispatch_modes,
     forward_ad_active,
     interception_off,
     is_alias,
@@ -21,7 +22,7 @@ from safemodule._intercept import intercept, retry, unmasked
 from safemodule._location import Location
 from safemodule._redirect import REDIRECTS, catch_up, redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
-from safemodule._thrift import THRIFTY, spared
+from safemodule._thrift import THRIFTY, kept_apart, spared
 from safemodule._views import adopt, make_view
 from safemodule._writes import EFFECTS, Effect, Kind, effect_of
 
@@ -86,8 +87,11 @@ class FrozenTensor(Tensor):
             way = _way_of(func)
         if way and len(types) == 1:
             epoch = REDIRECTS[0]
-            if THRIFTY and way is _PURE:
-                args = spared(cls, args)
+            if way is _PURE:
+                if THRIFTY:
+                    args = spared(cls, args)
+                if dispatch_modes():
+                    args = kept_apart(cls, args)
             try:
                 out = (
                     run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from safemodule._compat import interception_off
+from safemodule._compat import interception_off, modes_only_watch, saved_tensor_hooks
 from safemodule._state import Root, View
 
 _MOVES = 2
@@ -28,6 +28,18 @@ def moved(root: Root) -> None:
     if root.moves == _MOVES:
         key = id(root)
         THRIFTY[key] = weakref.ref(root, lambda _: THRIFTY.pop(key, None))
+
+
+def kept_apart(kind: type, args: Any) -> Any:
+    """Return the arguments of a reading call, handles as aliases where Python keeps saved tensors.
+
+    `allow_mutation_on_saved_tensors` keeps the very object that is saved, which a redirect turns into
+    the copy; an alias stays what it is.
+    """
+    if not torch.is_grad_enabled() or modes_only_watch() or saved_tensor_hooks() is None:
+        return args
+    with interception_off():
+        return type(args)([arg.view_as(arg) if type(arg) is kind else arg for arg in args])
 
 
 def spared(kind: type, args: Any) -> Any:
