@@ -71,6 +71,12 @@ def cloned(value: Any) -> Any:
     return copy.deepcopy(value, memo)
 
 
+def detached(value: Any) -> Any:
+    """Return a deep copy in which no tensor requires a gradient."""
+    memo = {id(tensor): tensor.detach().clone() for tensor in tensors(value).values()}
+    return copy.deepcopy(value, memo)
+
+
 # -- the caller's side -----------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from torch import strided
 
 from safemodule import (
     InputMutationError,
@@ -19,7 +20,11 @@ from tests.helpers import (
     Caller,
     assert_plain,
     assert_same_results,
+    cloned,
     compare_with_clones,
+    detached,
+    leaves,
+    loss,
     safe,
     same,
     tensors,
@@ -158,6 +163,71 @@ def test_without_gradients(edge):
     guarded, plain = pair(edge)
     with torch.no_grad():
         compare_with_clones(guarded, plain, edge.inputs, strides=edge.dense, backward=False)
+
+
+@pytest.mark.parametrize(
+    "edge", [edge for edge in EDGES if not edge.needs_grad], ids=lambda edge: edge.__name__
+)
+def test_in_inference_mode(edge):
+    """In `inference_mode` likewise."""
+    guarded, plain = pair(edge)
+    with torch.inference_mode():
+        compare_with_clones(
+            guarded,
+            plain,
+            lambda: detached(edge.inputs()),
+            strides=edge.dense,
+            backward=False,
+        )
+
+
+@every
+def test_second_derivatives(edge):
+    """The gradient of the gradient is that of the oracle."""
+
+    def second(net, inputs, copies):
+        torch.manual_seed(0)
+        total = loss(net(*copies))
+        wanted = leaves(*inputs)
+        if total is None or not wanted:
+            return []
+        first = torch.autograd.grad(total**2, wanted, create_graph=True, allow_unused=True)
+        norm = sum((g * g).sum().abs() for g in first if g is not None and g.requires_grad)
+        if not isinstance(norm, torch.Tensor):
+            return []
+        return torch.autograd.grad(norm, wanted, allow_unused=True)
+
+    guarded, plain = pair(edge)
+    theirs, mine = edge.inputs(), edge.inputs()
+    expected = second(plain.reference if edge.refused else plain, theirs, cloned(theirs))
+    for grad, want in zip(second(guarded, mine, mine), expected, strict=True):
+        assert (grad is None) == (want is None)
+        if grad is not None:
+            same(grad, want, exact=False)
+
+
+class Outer(SafeModule):
+    """Hands its inputs on, and holds views of them."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args):
+        self.kept = [t[:1] for t in tensors(list(args)).values() if t.ndim and t.layout is strided]
+        return self.inner(*args)
+
+
+class SnapshotOuter(Outer, snapshot=True):
+    """The same with a snapshot."""
+
+
+@every
+@pytest.mark.parametrize("outer", [Outer, SnapshotOuter])
+def test_snapshots_and_guards_in_each_other(edge, outer):
+    """A snapshot inside a guard, and a snapshot inside a snapshot, with views held by the outer."""
+    guarded, plain = pair(edge, snapshot=True)
+    check(edge, outer(guarded), plain)
 
 
 @every
