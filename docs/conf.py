@@ -41,6 +41,9 @@ napoleon_custom_sections = [("Class keywords", "params_style")]
 # Docstrings write `name` for anything in code.
 default_role = "code"
 
+# Pages that are written by `make bench` and `make models` may not be there yet.
+suppress_warnings = ["toc.empty_glob"]
+
 # -- References --------------------------------------------------------------
 
 nitpicky = True
@@ -63,5 +66,5 @@ nitpick_ignore_regex = [
 
 html_theme = "furo"
 html_title = f"safemodule {release}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
 copybutton_exclude = ".linenos, .gp, .go"  # copy a console example without prompt and output
