@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import itertools
 import linecache
 import zlib
@@ -170,7 +172,7 @@ def outcome(out, leaves, *, twice=False, before_backward=lambda: None):
     loss = torch.zeros((), dtype=torch.float64)
     for i, value in enumerate(value_of(x) for x in tensors_in(out)):
         if value.requires_grad:
-            real = torch.view_as_real(value) if value.is_complex() else value
+            real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
             loss = loss + (real * data(*real.shape, seed=i + 20)).sum()
     before_backward()
     gradients = _gradients(loss, leaves, create_graph=twice)
@@ -313,13 +315,18 @@ def run_plain(program):
     """Run a program on clones, without the library and without the reference."""
     caller = Caller(program)
 
-    def freeze_inputs(func=None, *, snapshot=False):
+    def freeze_inputs(func=None, *, snapshot=False, mutable=()):
         if func is None:
-            return freeze_inputs
+            return functools.partial(freeze_inputs, mutable=mutable)
+        signature = inspect.signature(func)
 
         def guarded(*args, **kwargs):
             known = {}
-            return func(*_cloned(args, known), **_cloned(kwargs, known))
+            bound = signature.bind(*args, **kwargs)
+            for name, value in bound.arguments.items():
+                if name not in mutable:
+                    bound.arguments[name] = _cloned(value, known)
+            return func(*bound.args, **bound.kwargs)
 
         return guarded
 

@@ -127,7 +127,7 @@ def _bits(w, n, x):
 
 def _complex(w, n, x):
     if x.dtype.is_complex:
-        return w.one((f"torch.view_as_real({n})", f"{n}.real", f"{n}.imag"))
+        return w.one((f"torch.view_as_real({n})", f"{n}.real", f"{n}.imag", f"{n}.conj()", f"{n}.mH"))
     return w.one((f"torch.view_as_complex({n})", f"torch.view_as_complex({n}.view(-1, 2))"))
 
 
@@ -174,7 +174,7 @@ _WITH_DIMS = (
 def view(w, n, x):
     """Return an expression that is a view of a tensor, most of the time."""
     if w.loop and x.ndim and x.shape[0] >= w.loop and w.chance(2):
-        return f"{n}[i]"
+        return f"{n}[{w.one(('i', 'i', 'i - 1', 'i:'))}]"
     if x.dtype.is_complex and w.chance(2):
         return _complex(w, n, x)
     if w.chance(16):
@@ -228,6 +228,7 @@ _UNARY = (
 )  # fmt: skip
 _CUSTOM = (
     "product({n}, p)", "product({n}, {n})", "reverse({n})", "reverse({n}).tanh()",
+    "slope(lambda y: (y * y * p).sum(), {n})", "slope(lambda y: y.tanh().sum(), {n} * p)",
     "checkpointed(lambda y: y.tanh() * p, {n})", "checkpointed(lambda y: y * y, {n})",
 )  # fmt: skip
 _WITH_AXIS = (

@@ -59,6 +59,14 @@ def checkpointed(func, x):
     return checkpoint(func, x, use_reentrant=False)
 
 
+def slope(func, x):
+    """Return the derivative of `func` at `x`, which can be differentiated again."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x * 0
+    return torch.autograd.grad(func(x), x, create_graph=True)[0]
+
+
 ALL = {
     "product": product, "reverse": reverse, "double_": double_, "checkpointed": checkpointed,
+    "slope": slope,
 }  # fmt: skip

@@ -27,8 +27,8 @@ from tests.programs import functions
 # argument.
 VIEWS = frozenset(
     """
-    __getitem__ alias as_strided chunk contiguous data detach diagonal dsplit expand expand_as flatten
-    hsplit imag movedim moveaxis mT narrow permute ravel real reshape reshape_as select slice
+    __getitem__ adjoint alias as_strided chunk conj contiguous data detach diagonal dsplit expand expand_as flatten
+    hsplit imag movedim moveaxis H mH mT narrow permute ravel real reshape reshape_as select slice
     split split_with_sizes squeeze swapaxes swapdims t T tensor_split transpose unbind unflatten
     unfold unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real vsplit
     """.split()
@@ -38,7 +38,7 @@ METADATA = {
     for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")
 }
 ABOUT = ("dim", "numel", "size", "stride", "is_contiguous", "storage_offset")
-ATTRIBUTES = ("T", "mT", "data", "imag", "real")
+ATTRIBUTES = ("H", "T", "data", "imag", "mH", "mT", "real")
 # Here a written argument may also be read, element by element.
 ELEMENTWISE = frozenset(
     """
@@ -69,7 +69,8 @@ class Memory:
     """The memory of one input of a guarded call: a clone, as far as anyone can tell."""
 
     __slots__ = (
-        "argument", "dense", "frozen", "keeps", "level", "numbers", "over", "passed", "root", "run",
+        "argument", "dense", "frozen", "keeps", "level", "numbers", "over", "over_too",
+        "passed", "root", "run",
         "source", "strides", "moment", "writes", "written",
     )  # fmt: skip
 
@@ -84,6 +85,8 @@ class Memory:
         """It stays that of what was passed."""
         self.passed = None
         """A tensor of the geometry of what was passed."""
+        self.over_too = []
+        """Memory given to it by `x.data = ...`."""
         self.writes = 0
         self.moment = None
         """What was passed, if it is a Ref, how often it had been written then, and its map then."""
@@ -95,6 +98,12 @@ class Memory:
         self.root = self.source = None
         """The stand-in of the argument, and what was passed; None once they are no longer alike."""
 
+
+    def end(self):
+        """The call has ended."""
+        self.over = True
+        for memory in self.over_too:
+            memory.end()
 
     def moved_on(self):
         """Tell whether what was passed has changed since."""
@@ -150,7 +159,9 @@ class Ref:
         return functools.partial(_method, found, self)
 
     def __setattr__(self, name, value):
-        if name in ("imag", "real"):
+        if name == "data":
+            _set_data(self, value_of(value))
+        elif name in ("imag", "real"):
             getattr(self, name).copy_(value)
         else:
             object.__setattr__(self, name, value)
@@ -175,21 +186,27 @@ class Ref:
 
     @property
     def positions(self):
-        """The map as int64, complex numbers as pairs."""
-        return _pairs(self.map).to(torch.int64)
+        """The map as int64, complex numbers as pairs. Below zero, in the map: conjugated."""
+        return _pairs(self.map).abs().to(torch.int64)
 
     def read(self):
         """Return the value as an independent tensor, in the graph of what was written so far."""
         # Results of operations have strides in the order of those of what they read.
         strides = torch.empty_like(self.geometry()).stride()
         order = sorted(range(len(strides)), key=lambda d: -strides[d])
-        positions = _pairs(self.map.permute(order)).to(torch.int64)
+        signed = _pairs(self.map.permute(order))
+        positions = signed.abs().to(torch.int64)
         numbers = self.memory.numbers.take(positions)
         carrier = self._carrier() if torch.is_grad_enabled() else None
-        if carrier is not None:
+        if carrier is not None and not self.recorded:
+            # PyTorch says that such a view requires a gradient, and leads it nowhere.
+            numbers.requires_grad_(carrier.requires_grad)
+        elif carrier is not None:
             out = carrier.take(positions)
             out.detach().copy_(numbers)
             numbers = out
+        if (signed < 0).any():
+            numbers = numbers * signed.sign().where(signed != 0, 1)
         if self.map.is_complex():
             numbers = torch.view_as_complex(numbers)
         elif self.dtype == torch.int64:
@@ -202,10 +219,8 @@ class Ref:
         carrier = self.identity.carrier
         if carrier is None or not (self.dtype.is_floating_point or self.dtype.is_complex):
             return None
-        if not self.recorded:
-            if self.identity.clock[0] != self.born:
-                raise Undefined("a view made under no_grad is used after a write")
-            return None
+        if not self.recorded and self.identity.clock[0] != self.born:
+            raise Undefined("a view made under no_grad is used after a write")
         return carrier
 
     def _check_use(self):
@@ -227,7 +242,10 @@ class Ref:
 
     def store(self, value):
         """Put a new value in."""
-        positions, new = self.positions, _pairs(value)
+        signed, new = _pairs(self.map), _pairs(value)
+        positions = signed.abs().to(torch.int64)
+        if (signed < 0).any():
+            new = new * signed.sign().where(signed != 0, 1)
         if torch.is_grad_enabled():
             self._store_carrier(positions, new)
         self.memory.numbers[positions] = new.detach()
@@ -286,7 +304,7 @@ def _pairs(x):
     """Return a tensor as numbers of the memory: pairs for complex, the bits for int64."""
     if x.is_complex():
         return torch.view_as_real(x.resolve_conj())
-    return x.view(torch.float64) if x.dtype == torch.int64 else x
+    return x.view(torch.float64) if x.dtype == torch.int64 else x.resolve_neg()
 
 
 # -- operations ------------------------------------------------------------------------------------
@@ -539,6 +557,7 @@ class Run:
             "reverse": lambda x: functions.reverse(value_of(x)),
             "checkpointed": lambda func, x: func(value_of(x)),
             "double_": _double,
+            "slope": lambda func, x: functions.slope(func, value_of(x)),
         }
 
     def freeze(self, x, *, name):
@@ -546,9 +565,9 @@ class Run:
         ref.memory.frozen = True
         return ref
 
-    def freeze_inputs(self, func=None, *, snapshot=False):
+    def freeze_inputs(self, func=None, *, snapshot=False, mutable=()):
         if func is None:
-            return functools.partial(self.freeze_inputs, snapshot=snapshot)
+            return functools.partial(self.freeze_inputs, snapshot=snapshot, mutable=mutable)
         signature = inspect.signature(func)
 
         @functools.wraps(func)
@@ -557,6 +576,8 @@ class Run:
             self.level += 1
             bound = signature.bind(*args, **kwargs)
             for name, value in bound.arguments.items():
+                if name in mutable:
+                    continue
                 bound.arguments[name] = self.enter_all(value, name, known, snapshot)
             out = func(*bound.args, **bound.kwargs)
             out = self.leave(out, [ref.memory for _, ref in known.values()])
@@ -607,7 +628,7 @@ class Run:
     def leave(self, out, memories):
         done = self._released(out, memories)
         for memory in memories:
-            memory.over = True
+            memory.end()
         return done
 
     def _released(self, out, memories):
@@ -633,12 +654,33 @@ class Run:
         return out
 
 
+def _set_data(ref, value):
+    """Give a tensor other memory; views made before stay with the old."""
+    old = ref.memory
+    if ref is not old.root or value.shape != ref.map.shape or value.dtype != ref.dtype:
+        raise Undefined("`.data =` of something else than a whole argument")
+    with torch.enable_grad():
+        path = ref._carrier()
+        path = None if path is None else ref.read()
+    new = old.run.enter(value, old.argument)
+    old.over_too.append(new.memory)
+    ref.memory, ref.map, ref.identity, ref.under = new.memory, new.map, new.identity, None
+    ref.memory.dense = ref.memory.written = True
+    ref.memory.level, ref.memory.frozen = old.level, old.frozen
+    ref.memory.root = ref
+    if path is not None and path.requires_grad:
+        flat = torch.zeros_like(new.memory.numbers)
+        ref.identity.carrier = flat.index_put((ref.positions,), _pairs(path))
+    ref.note()
+
+
 def _double(ref):
     if not ref.unique():
         raise Undefined("written elements share memory")
     carrier = ref.identity.carrier
-    if carrier is not None and carrier.requires_grad and ref is not ref.memory.root:
-        raise Undefined("ctx.mark_dirty of a view: refused where that is the first write")
+    whole = ref is ref.memory.root and torch.is_grad_enabled()
+    if carrier is not None and carrier.requires_grad and not whole:
+        raise Undefined("ctx.mark_dirty of a view, or under no_grad: refused as the first write")
     with ref.memory.run.elsewhere():
         ref.store(ref.read() * 2)
     return ref

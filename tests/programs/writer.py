@@ -309,7 +309,19 @@ def _rows(w):
     ways = ["zero_()", "fill_(1)"]
     if x.dtype == torch.float64:
         ways += ["mul_(p)", "copy_(row.tanh())", "tanh_()", "add_(row)"]
+    others = [m for m, y in w.tensors() if y.shape == x.shape and y.dtype == x.dtype]
+    if others and x.dtype == torch.float64 and w.chance(3):
+        way = w.one(("mul_", "copy_", "add_"))
+        return w.plain(f"for row, other in zip({n}, {w.one(others)}):\n    row.{way}(other)")
     return w.plain(f"for row in {n}:\n    row.{w.one(ways)}")
+
+
+def _data(w):
+    names = [n for n in w.parameters if isinstance(w.space.get(n), Ref) and n in w.expressions]
+    if not names or w.loop:
+        return None
+    n = w.one(names)
+    return w.plain(f"{n}.data = {n}.detach() {w.one(('+ 1', '* 2', '* 0.5 + p.detach()'))}")
 
 
 def _freeze(w):
@@ -364,14 +376,14 @@ def _helper(w):
     arguments = [w.some()[0] for _ in range(1 + w.pick(2))]
     if None in arguments:
         return None
-    guarded = not w.chance(6)
+    form = w.one(("@freeze_inputs\n",) * 5 + ("", '@freeze_inputs(mutable=("t",))\n'))
     expressions, space = w.expressions, w.space
     inner = {k: space[k] for k in (*_GLOBAL, "p", "q")}
     known: dict = {}
     try:
         for letter, argument in zip("ts", arguments, strict=False):
             inner[letter] = w.evaluated(argument)
-            if guarded:
+            if form and not ("mutable" in form and letter == "t"):
                 inner[letter] = w.run.enter_all(inner[letter], letter, known, False)
     except Undefined:
         return None
@@ -382,11 +394,11 @@ def _helper(w):
     part = view(w, w.one(some), w.evaluated(w.one(some))) if w.chance(3) else None
     result = result if part is None or w.evaluated(part) is None else part
     w.expressions, w.space = expressions, space
-    if not guarded:
+    if form != "@freeze_inputs\n":
         w.restart()
     name = f"helper{len(w.signatures)}"
     head = f"def {name}({', '.join('ts'[: len(arguments)])}):"
-    text = ("@freeze_inputs\n" if guarded else "") + _nest(
+    text = form + _nest(
         head, [*_fresh(lines), f"return {result}"]
     )
     if not w.execute(text):
@@ -426,5 +438,5 @@ _SIMPLE = (_read, _view, _write, _read, _view, _write, _write, _views, _metadata
 _NESTED = (*_SIMPLE, _rows, _container, _freeze)
 _KINDS = (
     *_SIMPLE, *_SIMPLE, _no_grad, _no_grad, _loop, _loop, _freeze, _helper, _helper, _helper,
-    _container, _delete, _if, _rows,
+    _container, _delete, _if, _rows, _data,
 )  # fmt: skip
