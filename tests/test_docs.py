@@ -11,12 +11,19 @@ The blocks of one page run in order and share their names, as a reader would typ
 
 from __future__ import annotations
 
+import copy
 import doctest
+import itertools
+import os
 import re
+import subprocess
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -113,3 +120,120 @@ s = '''
         Block("pycon", 10, ">>> x\n1\n"),
         Block("python", 17, "\ns = '''\n```python\n'''\n"),
     ]
+
+
+# -- what the pages claim ----------------------------------------------------------------------------
+
+
+def table_after(page, heading):
+    """Return the rows of the first table below a heading, each cell without its code marks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    lines = text.split(f"# {heading}\n", 1)[1].splitlines()
+    rows = itertools.takewhile(
+        lambda line: line.startswith("|"),
+        itertools.dropwhile(lambda line: not line.startswith("|"), lines),
+    )
+    cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in rows]
+    return [[cell.strip().strip("`").replace("\\|", "|") for cell in row] for row in cells[2:]]
+
+
+ROWS = table_after("migration.md", "In place, and instead")
+
+
+def sample():
+    """Return the names that the rows of the table use."""
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 3), torch.rand(3, 3) + 1
+    return {
+        "x": x,
+        "y": y,
+        "mask": torch.tensor([True, False, True]).expand(3, 3).clone(),
+        "idx": torch.tensor([[0], [2], [1]]),
+        "rows": torch.tensor([0, 2]),
+        "cols": torch.tensor([1, 1]),
+        "batch": {"x": x, "ids": [1, 2]},
+        "states": [x],
+    }
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_in_place_and_instead(row):
+    """Both sides give the same values; the left one writes what it was given, the right one nothing."""
+    results, written = [], []
+    for code in row:
+        names = sample()
+        given = {name: value for name, value in names.items() if name != "y"}
+        before = copy.deepcopy(given)
+        torch.manual_seed(1)
+        exec(code, {"torch": torch, "F": torch.nn.functional}, names)
+        results.append(names)
+        written.append([name for name in given if not equal(given[name], before[name])])
+    assert written[0]
+    assert written[1] == []
+    target = written[0][-1] if row[1].startswith(("batch", "states")) else row[1].split(" =")[0]
+    assert equal(results[0][target], results[1][target])
+
+
+def equal(a, b):
+    """Compare tensors, lists and dicts bit for bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_there_are_enough_rows():
+    """The table was found, and has the common writes."""
+    assert len(ROWS) >= 25
+
+
+def test_terminal_output_is_real(tmp_path):
+    """The program of "My backward fails" prints what the page shows."""
+    text = (ROOT / "docs" / "backward.md").read_text(encoding="utf-8")
+    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    shown = re.search(r"```console\n\$ (.*?)\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *shown[1].split()[1:]],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    wanted = shown[2].replace("  ...\n", "...\n")
+    printed = done.stderr.replace(f"{tmp_path}{os.sep}", "")
+    assert doctest.OutputChecker().check_output(wanted, printed, doctest.ELLIPSIS), printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    """Each relative link names a file, and each anchor in it a heading or label."""
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.is_file(), target
+        if anchor:
+            assert anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def anchors(text):
+    """Return the anchors of a page: its labels, and its headings as GitHub spells them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    spelled = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return spelled | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+
+
+def test_every_source_file_is_on_the_tour():
+    """The tour of the architecture names each file of the package."""
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w*]+\.py)`", text)
+    files = [*(ROOT / "src").rglob("*.py")]
+    missing = [f.name for f in files if not any(fnmatch(f.name, pattern) for pattern in named)]
+    assert missing == [], "add them to docs/contributing.md"
+    assert [pattern for pattern in named if not any(fnmatch(f.name, pattern) for f in files)] == []
