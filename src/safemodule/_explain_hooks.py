@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from torch import Tensor, nn
 
 from safemodule import _explain_compat as compat
+from safemodule._compat import interception_off
 from safemodule._explain_frames import Place, place_of_save
 from safemodule._explain_notes import Log, Notes, tick
 from safemodule._explain_values import checksum, same
+from safemodule._tensor import FrozenTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +114,10 @@ class SaveHooks:
         """Hand a value to backward, if it still is what was saved."""
         tensor = saved[0]
         if compat.version_of(tensor) == saved[1] and (saved[7] is None or same(tensor, saved[7])):
+            if type(tensor) is FrozenTensor:
+                # Of a guarded input: a recomputing checkpoint or a custom backward may write it.
+                with interception_off():
+                    return tensor.clone()
             return tensor
         if probing.found is not None:
             if _getframe().f_back is probing.frame:  # not through hooks of somebody else
@@ -126,7 +132,10 @@ class SaveHooks:
 def _alias_of_subclass(tensor: Tensor) -> Tensor:
     if compat.has_own_dispatch(type(tensor)):
         return tensor.detach()  # a wrapper: only its own code knows what an alias of it is
-    return _make_alias(Tensor, tensor)
+    alias = _make_alias(Tensor, tensor)
+    if type(tensor) is FrozenTensor:  # marked, for `unpack`
+        alias.__class__ = FrozenTensor
+    return alias
 
 
 compat.never_compile(SaveHooks.pack, SaveHooks.unpack, _alias_of_subclass)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
+from safemodule._call import version_of
 from safemodule._compat import pytree_node
 from safemodule._containers import (
     KEYED,
@@ -73,8 +74,6 @@ class Release:
         if known is None or known[1] is not out:
             return out
         original, clone, version = known
-        from safemodule._call import version_of
-
         return original if version is not None and version_of(clone) == version else out
 
     def _handle(self, out: Any) -> Any:
@@ -111,7 +110,7 @@ class Release:
         if self._roots is None:
             # Before the first handle is made plain.
             self._roots = {
-                id(handle_and_root(made)[1])
+                id(handle_and_root(made)[1].first())
                 for _, made, _ in self._call.entries.values()
                 if type(made) is FrozenTensor
             }
