@@ -164,7 +164,8 @@ def guarded_class(base: type) -> type:
     if dataclasses.is_dataclass(base) or "__setattr__" in base.__dict__:
         methods |= _ATTRIBUTES
     slots = () if base.__dictoffset__ else (_GUARD, _CHANGED)
-    made = type(base)(
+    metaclass: Any = type(base)
+    made = metaclass(
         base.__name__,
         (_NoSubclassHook, base),
         _namespace(base, methods, __slots__=slots),
@@ -273,7 +274,7 @@ def items_of(container: Any) -> list[tuple[Any, Any]]:
 
 def put_item(container: Any, key: Any, value: Any) -> None:
     """Set an item of a dict, list or deque, past any override."""
-    base = next(kind for kind in KEYED if isinstance(container, kind))
+    base: Any = next(kind for kind in KEYED if isinstance(container, kind))
     if isinstance(container, OrderedDict):
         OrderedDict.__setitem__(container, key, value)
     else:

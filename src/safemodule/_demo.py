@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from safemodule import MutationLog, SafeModule, record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 CUSTOMERS = 21
 BATCH = 1024
@@ -145,7 +145,7 @@ def act_three(log: MutationLog) -> None:
 
 
 @contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
+def quiet_stderr() -> Generator[None]:
     """Hide what torch's profiler prints about itself, past Python."""
     sys.stderr.flush()
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -174,9 +174,9 @@ def table() -> None:
 
     def allocated(decoder: nn.Module) -> int:
         profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=False)
-        with quiet_stderr(), profiler as profile:
+        with quiet_stderr(), profiler:
             run(decoder, backward=False)
-        return sum(max(0, event.self_cpu_memory_usage) for event in profile.function_events)
+        return sum(max(0, event.self_cpu_memory_usage) for event in profiler.function_events or ())
 
     print(f"4. Cost of one training step (batch {BATCH}, {CUSTOMERS} customers), measured now")
     print(f"   {'':<36}{'forward + backward':>20}{'allocated over plain':>24}")

@@ -52,7 +52,7 @@ def freeze(tensor: _T, *, name: str | None = None) -> _T:
         return tensor
     known: Any = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FrozenTensor)
     if must_clone() or type(tensor) not in known or not ordinary(tensor):
-        return tensor.clone()
+        return cast("_T", tensor.clone())
     where = locate()
     plan = Plan(
         name=f"{where.module}.{where.function}" if where.module else where.function,

@@ -145,7 +145,7 @@ class Family:
     def live(self, kind: type) -> Iterator[Tensor]:
         """Yield the live views in the order they were made; those handed out as plain are not."""
         for ref in self.views:
-            view = ref()
+            view: Any = ref()
             if view is not None and type(view) is kind:
                 state = view._safemodule
                 if type(state) is View and state.family is self:  # it may have left (`set_`)

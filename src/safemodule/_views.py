@@ -129,7 +129,9 @@ def _freeze(kind: type, arg: Any, parent: Any) -> Any:
         return [_freeze(kind, item, parent) for item in arg]
     if isinstance(arg, tuple) and cls is not torch.Size:
         return tuple([_freeze(kind, item, parent) for item in arg])
-    if cls is slice and any(isinstance(i, Tensor) for i in (arg.start, arg.stop, arg.step)):
+    if isinstance(arg, slice) and any(
+        isinstance(i, Tensor) for i in (arg.start, arg.stop, arg.step)
+    ):
         return slice(
             *(int(i) if isinstance(i, Tensor) else i for i in (arg.start, arg.stop, arg.step))
         )
