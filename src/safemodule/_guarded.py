@@ -48,7 +48,9 @@ def guard(func: Any, plan: Plan, stand_in: Any = None) -> Any:
     """
     wrapper = _wrapper(func, plan)
     guarded = types.FunctionType(
-        wrapper.__code__,
+        # A code object of its own: TorchDynamo keeps what it compiled, and counts recompilations,
+        # per code object, and what it compiled belongs to these globals.
+        wrapper.__code__.replace(),
         names_of(func, wrapper),
         wrapper.__name__,
         wrapper.__defaults__,
@@ -111,8 +113,8 @@ def _wrapper(func: Any, plan: Plan) -> Any:
                 and not ((differs := x.requires_grad) and not recording())
             ):
                 version = x._version
-                alias = differs or tangents._current_level >= 0
-                handle = x.view_as(x) if alias else x.detach()
+                alias = differs or tangents._current_level >= 0  # noqa: SLF001 -- it moves
+                handle: Any = x.view_as(x) if alias else x.detach()
                 handle.__class__ = frozen
                 handle._safemodule = (x, plan, type(args[0]), first)
                 try:
@@ -121,7 +123,7 @@ def _wrapper(func: Any, plan: Plan) -> Any:
                     over((handle,))
                     raise
                 if type(out) is not plain or x._version != version or refcount(handle) > 2:
-                    entries = [(x, handle, version)]
+                    entries: Any = [(x, handle, version)]
                     handle = None
                     out = flat_end(plan, type(args[0]), entries, out)
                 return out
@@ -157,7 +159,8 @@ def _is_parent_forward(module: Any) -> bool:
     """Tell whether this is `super().forward(...)` from within the module's own guarded forward."""
     frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_code is _CODE:
+        code = frame.f_code
+        if code.co_filename == _CODE.co_filename and code.co_name == _CODE.co_name:
             outer = frame.f_locals.get("args")
             if outer and outer[0] is module:
                 return True
