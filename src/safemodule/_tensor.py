@@ -267,11 +267,24 @@ class FrozenTensor(Tensor):
 
     # -- shown, copied and saved as a plain tensor -------------------------------------------------
 
+    def _shown(self) -> Tensor | None:
+        """The caller's tensor, as long as the handle looks like it: a leaf, a Parameter, ..."""
+        root = self._input()
+        if root is None or root.private or root.source is None:
+            return None
+        return root.source if root.source.requires_grad == self.requires_grad else None
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:
+        source = self._shown()
+        if source is not None and tensor_contents is None:
+            return repr(source)
         with unmasked(FrozenTensor, iter([self])):
             return Tensor.__repr__(self, tensor_contents=tensor_contents)
 
     def __format__(self, spec: str) -> str:
+        source = self._shown()
+        if source is not None:
+            return format(source, spec)
         with unmasked(FrozenTensor, iter([self])):
             return Tensor.__format__(self, spec)
 
