@@ -22,6 +22,7 @@ from safemodule._call import ATOMS, Call, must_clone
 from safemodule._compat import (
     CAN_SWAP,
     dispatch_modes,
+    forward_ad_active,
     tracing_state,
     transforms_active,
     warn_degraded,
@@ -81,7 +82,7 @@ def names_of(func: Any, wrapper: Any) -> dict[str, Any]:
 
 def _wrapper(func: Any, plan: Plan) -> Any:
     declared, chained = plan.mode, plan.chained
-    first = plan.positional[1] if len(plan.positional) > 1 else ""
+    first = plan.names(2)[1]
     # What earlier calls saw: once given a container, a function takes the general way.
     flat_way = [CAN_SWAP and not plan.snapshot and not plan.mutable]
     itself: list[Any] = []
@@ -180,30 +181,39 @@ def _flat(plan: Plan, args: tuple[Any, ...]) -> tuple[list[Any] | None, _Entries
     """
     if transforms_active() or dispatch_modes() or tracing_state():
         return None, None
-    names, owner = plan.positional, None
-    if len(args) > len(names):
-        return None, []
+    owner, count = None, len(args)
+    names = plan.positional if count <= len(plan.positional) else plan.names(count)
+    strided, recording = torch.strided, torch.is_grad_enabled()
+    tangents = forward_ad_active()
     made: list[Any] = []
     entries: _Entries = []
+    handles: dict[int, Any] = {}
     for i, x in enumerate(args):
         cls = type(x)
-        if cls is Tensor or cls is FrozenTensor:
-            if cls is FrozenTensor:  # of an outer call, which watches its version
-                version = None
-            elif x.layout is not torch.strided or x.is_inference():
-                return None, None
-            else:
-                version = x._version
-            for known, handle, _ in entries:
-                if known is x:  # the same tensor twice is one handle: `query is key`
-                    made.append(handle)
-                    break
-            else:
-                handle = make_handle(x, plan, owner, names[i])
-                entries.append((x, handle, version))
-                made.append(handle)
+        if cls is Tensor:
+            handle = handles.get(id(x))  # the same tensor twice is one handle: `query is key`
+            if handle is None:
+                if x.layout is not strided or x.is_inference():
+                    return None, None
+                # As `make_handle` does; written out, each tensor costs 0.8 us less.
+                needs = x.requires_grad
+                if needs and not recording:
+                    handle = make_handle(x, plan, owner, names[i])
+                else:
+                    handle = x.view_as(x) if needs or tangents else x.detach()
+                    handle.__class__ = FrozenTensor
+                    handle._safemodule = (x, plan, owner, names[i])
+                handles[id(x)] = handle
+                entries.append((x, handle, x._version))
+            made.append(handle)
         elif cls in ATOMS:
             made.append(x)
+        elif cls is FrozenTensor:  # of an outer call, which watches its version
+            handle = handles.get(id(x))
+            if handle is None:
+                handle = handles[id(x)] = make_handle(x, plan, owner, names[i])
+                entries.append((x, handle, None))
+            made.append(handle)
         elif i == 0 and isinstance(x, Module):
             owner = cls
             made.append(x)

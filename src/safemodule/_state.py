@@ -47,6 +47,11 @@ class Plan:
     where: Location
     """Where the function is defined: for writes that no line is known of."""
 
+    def names(self, count: int) -> tuple[str, ...]:
+        """Return the paths of the first `count` arguments given by position."""
+        more = count - len(self.positional)
+        return (*self.positional, *(f"{self.variadic}[{i}]" for i in range(more)))[:count]
+
 
 class Root:
     """The state of a handle: an input of one guarded call."""
