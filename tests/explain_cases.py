@@ -211,7 +211,7 @@ def buffer_write():
     scale(torch.randn(3, requires_grad=True)).backward()
 
 
-@backward("t", "float32[3] cpu", "at version 0")
+@backward("x", "float32[3] cpu", "at version 0")
 def checkpointed_argument():
     """Checkpointing keeps the argument, to compute again from it."""
     w = torch.ones(3, requires_grad=True)
@@ -255,7 +255,7 @@ def input_of_a_function():
     y.sum().backward()
 
 
-@backward("y", "float32[3] cpu", "by Exp, a custom Function, as y")
+@backward("out", "float32[3] cpu", "by Exp, a custom Function, as y")
 def output_of_a_function():
     """A custom Function saves its output."""
 

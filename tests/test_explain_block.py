@@ -88,6 +88,18 @@ def test_nested_checks_values_inside_only():
         silent()
 
 
+def test_nested_blocks_note_once():
+    """A write is one write, in however many blocks."""
+    for inner in (False, True):
+        with explain(), explain(check_values=inner), explain(), pytest.raises(InplaceError) as info:
+            x = torch.ones(3, requires_grad=True)
+            y = x.exp()
+            for _ in range(3):
+                y.add_(1)
+            y.sum().backward()
+        assert "written by add_, 3 times: versions 1 to 3" in str(info.value)
+
+
 def test_one_object_many_times():
     """One object can be entered again, also inside of itself."""
     block = explain()
@@ -115,6 +127,20 @@ def test_out_of_memory_is_not_touched():
 
     with pytest.raises(Mine), explain():
         raise Mine("a leaf Variable that requires grad is being used in an in-place operation.")
+
+
+def test_failed_explanation(monkeypatch):
+    """If an explanation fails, the error is PyTorch's own, with a note."""
+    from safemodule import _explain
+
+    def fails(*_):
+        raise LookupError("deliberately")
+
+    monkeypatch.setattr(_explain, "explain_refusal", fails)
+    with pytest.raises(RuntimeError, match="a leaf Variable") as info, explain():
+        torch.ones(3, requires_grad=True).add_(1)
+    assert type(info.value) is RuntimeError
+    assert any("deliberately" in note for note in info.value.__notes__)
 
 
 def test_traceback_ends_in_the_users_line():

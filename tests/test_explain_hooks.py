@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from safemodule import _explain, _explain_compat, _explain_notes
 from safemodule._errors import InplaceError
-from safemodule._explain import explain
+from safemodule._explain import explain, explanation_of
 
 needs_sight = pytest.mark.skipif(
     not _explain_compat.SEES_HOOKS, reason="this torch does not show the hooks of a thread"
@@ -463,6 +463,40 @@ def test_threads_of_the_engine_have_no_frames():
     assert place_of_save(None) == (None, -1, None)
     assert place_of_write(None) == (None, -1, "")
     assert user_frames(None) == []
+
+
+class Deep(torch.autograd.Function):
+    """Runs a backward inside of its backward, so deep that the engine starts threads for it."""
+
+    @staticmethod
+    def forward(ctx, x, depth):
+        with torch.enable_grad():
+            ctx.leaf = x.detach().requires_grad_()
+            y = ctx.leaf.exp()
+            if depth == 0:
+                y.add_(1)  # the write
+        ctx.result, ctx.depth = y, depth
+        return y.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            y = Deep.apply(ctx.leaf, ctx.depth - 1) if ctx.depth else ctx.result
+            y.sum().backward(create_graph=ctx.depth % 2 == 0)
+        return grad, None
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph, and no cycle is made
+# Not 60: there the failing node is the first thing that a new thread runs, and PyTorch loses the
+# error of any hook in such a thread ("returned NULL without setting an exception").
+@pytest.mark.parametrize("depth", [5, 59, 61, 120])
+def test_threads_of_the_engine(depth):
+    """Errors are explained in threads of the engine, where hooks have no frames below them."""
+    with pytest.raises(InplaceError, match="written by add_, to version 1") as info, explain():
+        Deep.apply(torch.ones(2, requires_grad=True), depth).sum().backward()
+    found = explanation_of(info.value)
+    assert "by exp, as its result" in found.events[0].text
+    assert found.events[1].where.line.endswith("# the write")
 
 
 def test_versions_of_lists():

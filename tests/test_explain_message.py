@@ -154,6 +154,39 @@ def test_many_lines():
     assert found.events[-1].text == "written by mul_, to version 10"
 
 
+def test_variable_that_still_holds_the_tensor():
+    """A variable that holds the tensor is believed more than the source."""
+
+    def run():
+        w = torch.ones(3, requires_grad=True)
+        x = torch.zeros(3)
+        kept = x
+        y = x * w
+        kept.add_(1)
+        x = torch.ones(3)
+        y.sum().backward()
+        return x
+
+    _, found = explained(run)
+    assert found.name == "kept"
+
+
+def test_variable_that_was_bound_again():
+    """If no variable holds the tensor any more, the source says what it was called."""
+
+    def run():
+        w = torch.ones(3, requires_grad=True)
+        x = torch.zeros(3)
+        y = x * w
+        x.add_(1)
+        x = torch.ones(3)
+        y.sum().backward()
+        return x
+
+    _, found = explained(run)
+    assert found.name == "x"
+
+
 def test_path_of_a_module():
     """The module is named by its path in the largest model that is known."""
 
@@ -276,3 +309,28 @@ def test_no_words_found(monkeypatch):
     ):
         run()
     assert any("deliberately" in note for note in info.value.__notes__)
+
+
+@pytest.mark.cuda
+def test_cuda():
+    """On CUDA the device is named, and nothing waits for it."""
+    w = torch.ones(3, requires_grad=True, device="cuda")
+    mask = torch.zeros(3, dtype=torch.bool, device="cuda")
+
+    def run():
+        y = (w * 2).masked_fill(mask, 0.0)
+        mask.logical_not_()
+        return y.sum()
+
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with explain():
+            (w * w).sum().backward()
+            loss = run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with pytest.raises(InplaceError, match="CUDABoolType") as info:
+        loss.backward()
+    found = explanation_of(info.value)
+    assert found.tensor == "bool[3] cuda:0"
+    assert [e.where.function for e in found.events] == [run.__qualname__] * 2

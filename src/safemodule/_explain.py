@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["explain", "explanation_of"]
+    from safemodule._explain_message import Explanation
+
+__all__ = ["Explaining", "explain", "explanation_of"]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -30,7 +32,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 class _Block(NamedTuple):
     """One open block."""
 
-    owner: explain
+    owner: Explaining
     check_values: bool
     entered: Entered | None
     """What to take down when it ends; None inside of another block, which does the work."""
@@ -50,7 +52,78 @@ _open: Final = _Open()
 _notes: Final = Notes()
 
 
-class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()`
+class Explaining:
+    """What `explain()` returns: a context manager and a decorator, to be used any number of times.
+
+    Args:
+        check_values: Compare checksums of saved values too.
+    """
+
+    __slots__ = ("_check_values",)
+
+    def __init__(self, *, check_values: bool) -> None:
+        self._check_values = check_values
+
+    def __call__(self, function: _F, /) -> _F:
+        """Return the function, run inside of a block; a generator, each of its steps."""
+        return cast("_F", decorate(function, self))
+
+    def __enter__(self) -> Self:
+        if torch.compiler.is_compiling():
+            return self
+        blocks = _open.blocks
+        outer = blocks[-1] if blocks else None
+        check = self._check_values or (outer is not None and outer.check_values)
+        entered = None
+        if outer is None or check != outer.check_values:
+            hooks = SaveHooks(_notes, overwritten, check_values=check)
+            # Inside of another block, that one notes the writes.
+            mode = WriteMode(
+                _notes if outer is None else None, refuse_written_gradients if check else None
+            )
+            entered = enter(hooks, mode)
+        blocks.append(_Block(self, check, entered))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        block = _take_out(self)
+        if block is None:  # compiled, or entered in another thread
+            return
+        if block.entered is not None:
+            leave(block.entered)
+        if type(error) is RuntimeError:  # a subclass is somebody else's
+            found = _explained(error, trace)
+            if found is not None:
+                raise found.error().with_traceback(trace) from None
+
+
+def _explained(error: RuntimeError, trace: TracebackType | None) -> Explanation | None:
+    try:
+        return explain_foreign(error, trace, _notes) or explain_refusal(error, trace, _notes)
+    except Exception as failure:  # noqa: BLE001  a failed search for words must not hide the error
+        error.add_note(f"safemodule could not explain it: {failure!r}")
+        return None
+
+
+def _take_out(owner: Explaining) -> _Block | None:
+    """Take out the innermost block of an object that is open in this thread."""
+    blocks = _open.blocks
+    for at in range(len(blocks) - 1, -1, -1):
+        if blocks[at].owner is owner:
+            return blocks.pop(at)
+    return None
+
+
+@overload
+def explain(function: _F, /) -> _F: ...
+@overload
+def explain(function: None = None, /, *, check_values: bool = False) -> Explaining: ...
+def explain(function: Any = None, /, *, check_values: bool = False) -> Any:
     """Make PyTorch's in-place errors name the line that saved the value and the line that wrote it.
 
     A context manager and a decorator, for forward and backward together: saves and writes are noted
@@ -64,6 +137,7 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
     hooks those rule, as always in PyTorch: the innermost pair does. Compiled regions are opaque.
 
     Args:
+        function: The function, where it is used as a bare decorator, ``@explain``.
         check_values: Compare checksums of all saved values as well, so that writes which PyTorch
             does not count are found: of ``.data``, of numpy arrays that share the memory, of batch
             norm statistics, of kernels. They give wrong gradients without an error. So does a
@@ -84,62 +158,11 @@ class explain:  # noqa: N801  used as a function: `with explain():`, `@explain()
         ...         y += 1
         ...         y.sum().backward()
         ... except InplaceError as error:
-        ...     print("y" in str(error), isinstance(error, RuntimeError))
+        ...     print(isinstance(error, RuntimeError), "written by += (add_)" in str(error))
         True True
     """
-
-    @overload
-    def __new__(cls, function: _F, /) -> _F: ...
-    @overload
-    def __new__(cls, function: None = None, /, *, check_values: bool = False) -> Self: ...
-    def __new__(cls, function: Any = None, /, *, check_values: bool = False) -> Any:
-        self = super().__new__(cls)
-        self._check_values = check_values
-        return self if function is None else self(function)
-
-    _check_values: bool
-
-    def __call__(self, function: _F, /) -> _F:
-        """Return the function, run inside of a block; a generator, each of its steps."""
-        return cast("_F", decorate(function, self))
-
-    def __enter__(self) -> Self:
-        if torch.compiler.is_compiling():
-            return self
-        blocks = _open.blocks
-        outer = blocks[-1] if blocks else None
-        check = self._check_values or (outer is not None and outer.check_values)
-        entered = None
-        if outer is None or check != outer.check_values:
-            hooks = SaveHooks(_notes, overwritten, check_values=check)
-            entered = enter(hooks, WriteMode(_notes, refuse_written_gradients if check else None))
-        blocks.append(_Block(self, check, entered))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        block = _take_out(self)
-        if block is None:  # compiled, or entered in another thread
-            return
-        if block.entered is not None:
-            leave(block.entered)
-        if type(error) is RuntimeError:  # a subclass is somebody else's
-            found = explain_foreign(error, trace, _notes) or explain_refusal(error, trace, _notes)
-            if found is not None:
-                raise found.error().with_traceback(trace) from None
-
-
-def _take_out(owner: explain) -> _Block | None:
-    """Take out the innermost block of an object that is open in this thread."""
-    blocks = _open.blocks
-    for at in range(len(blocks) - 1, -1, -1):
-        if blocks[at].owner is owner:
-            return blocks.pop(at)
-    return None
+    explaining = Explaining(check_values=check_values)
+    return explaining if function is None else explaining(function)
 
 
 explain.__module__ = "safemodule"

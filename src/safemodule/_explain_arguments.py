@@ -77,6 +77,8 @@ def saved_by_function(forward: Any, position: int) -> str:
 
 
 def _operand(node: ast.BinOp | ast.AugAssign | ast.Compare, argument: str) -> ast.expr | None:
+    left: ast.expr
+    right: ast.expr
     if isinstance(node, ast.AugAssign):
         left, right = node.target, node.value
     elif isinstance(node, ast.BinOp):

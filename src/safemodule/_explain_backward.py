@@ -14,7 +14,7 @@ from safemodule._explain_arguments import saved_by_function, saved_expression
 from safemodule._explain_frames import Place, caller, user_frames
 from safemodule._explain_hooks import Saved, probing
 from safemodule._explain_message import Event, Explanation, event
-from safemodule._explain_names import Models, live_name
+from safemodule._explain_names import Models, evaluate, live_name, share
 from safemodule._explain_source import is_argument, spelling, written_expression
 from safemodule._fixes import fixes
 from safemodule._record import describe
@@ -87,7 +87,7 @@ def explain_saved(
     models = Models(frames, module)
     kind, path, model = models.owner(saved.tensor)
     writer = next(filter(None, (written_expression(_place(w)) for w in writes)), "")
-    name = path or saver or writer or live_name(saved.tensor, frames)
+    name = path or _checked(saver, saved, frames) or writer or live_name(saved.tensor, frames)
     role = f"{kind} of {model}" if path else ""
     if not role and saved.code is not None and is_argument(saved.code, name):
         role = f"argument of {saved.code.co_qualname}"
@@ -183,6 +183,17 @@ def _saved_name(saved: Saved, node: Any, op: str, argument: str, *, is_function:
         forward = getattr(getattr(node, "_forward_cls", None), "forward", None)
         return saved_by_function(forward, int(position.group(1))) if position else ""
     return saved_expression(saved.place, op, re.sub(r"\[\d+\]$", "", argument))
+
+
+def _checked(name: str, saved: Saved, frames: list[FrameType]) -> str:
+    """Return the name that a variable of the saving function shows to be right, if it still runs.
+
+    One that is bound to something else by now proves nothing; one that holds the tensor does.
+    """
+    for frame in frames:
+        if frame.f_code is saved.code and not share(evaluate(name, frame), saved.tensor):
+            return live_name(saved.tensor, [frame]) or name
+    return name
 
 
 def _saved_text(saved: Saved, op: str, argument: str, saver: str) -> str:

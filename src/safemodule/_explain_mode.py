@@ -102,7 +102,7 @@ class WriteMode(compat.DispatchMode):
     """Notes each write after it has happened: one that failed has written nothing.
 
     Args:
-        notes: Where to.
+        notes: Where to; None to note nothing, inside of a mode that does.
         before: Called with the written tensors before each write that happens inside of backward.
     """
 
@@ -111,7 +111,9 @@ class WriteMode(compat.DispatchMode):
     # Guarded calls go on under it; under any other mode they clone their inputs.
     only_watches = True
 
-    def __init__(self, notes: Notes, before: Callable[[list[Tensor]], None] | None = None) -> None:
+    def __init__(
+        self, notes: Notes | None, before: Callable[[list[Tensor]], None] | None = None
+    ) -> None:
         super().__init__()
         self._notes = notes
         self._before = before
@@ -159,31 +161,34 @@ class WriteMode(compat.DispatchMode):
                 result = func(*args, **kwargs)
             after = [_version(tensor) for tensor in written]
             versions = [v if v != b else None for v, b in zip(after, before, strict=True)]
+        if self._notes is None:
+            return result
         place = place_of_write(_getframe(1).f_back)
         for tensor, version in zip(written, versions, strict=True):
             if version is not None or not plan.custom:  # else it was not written
-                self._note_write(tensor, func, version, place)
+                _note_write(self._notes, tensor, func, version, place)
         return result
-
-    def _note_write(
-        self, tensor: Tensor, func: Any, version: int | None, place: tuple[Any, int, str]
-    ) -> None:
-        try:
-            storage = compat.storage_of(tensor)
-        except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
-            return
-        code, offset, step = place
-        self._notes.write(storage, func, code, offset, step, version)
 
     def _note_view(self, func: Any, plan: _Plan, args: Any, result: Any) -> None:
         shown = result if plan.view else next((a for a in args if isinstance(a, Tensor)), None)
-        if isinstance(shown, Tensor):
+        if isinstance(shown, Tensor) and self._notes is not None:
             try:
                 key = view_key(shown, many=plan.views)
             except (RuntimeError, NotImplementedError):
                 return
             code, offset, _ = place_of_write(_getframe(1).f_back)
             self._notes.view(key, func, code, offset)
+
+
+def _note_write(
+    notes: Notes, tensor: Tensor, func: Any, version: int | None, place: tuple[Any, int, str]
+) -> None:
+    try:
+        storage = compat.storage_of(tensor)
+    except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
+        return
+    code, offset, step = place
+    notes.write(storage, func, code, offset, step, version)
 
 
 def _version(tensor: Tensor, more: int = 0) -> int | None:
@@ -217,8 +222,8 @@ compat.never_compile(
     WriteMode.__torch_dispatch__,
     WriteMode._write,  # noqa: SLF001  of this very module
     WriteMode._note_view,  # noqa: SLF001
-    WriteMode._note_write,  # noqa: SLF001
     _written,
+    _note_write,
     _plan,
     _read,
     _version,
