@@ -418,6 +418,16 @@ def test_copies_of_a_module_with_an_assigned_forward():
     assert writes(loaded)[0]
 
 
+def test_a_forward_assigned_to_the_class_meanwhile():
+    """It stays when the guard goes."""
+    net = Net()
+    original = Shift.forward
+    with guard(net):
+        Shift.forward = assigned = lambda self, x: x.add_(1)
+    assert Shift.forward is assigned
+    Shift.forward = original
+
+
 def test_wrappers_put_over_a_guarded_forward():
     """Another tool's wrapper stays when the guard goes, and finds nothing guarded below it."""
     net = Net()

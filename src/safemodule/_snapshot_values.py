@@ -57,7 +57,7 @@ def _dense(tensor: Tensor) -> Tensor:
         return tensor.int_repr()
     if tensor.layout is not torch.strided:
         return tensor.to_dense()
-    return tensor.resolve_conj().resolve_neg()
+    return tensor
 
 
 def _bits(flat: Tensor) -> Tensor:
