@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+from pathlib import Path
 
 from safemodule._version import __version__
 
@@ -68,3 +70,35 @@ html_theme = "furo"
 html_title = f"safemodule {release}"
 html_static_path = ["_static"]
 copybutton_exclude = ".linenos, .gp, .go"  # copy a console example without prompt and output
+
+# -- Generated pieces --------------------------------------------------------
+
+DOCS = Path(__file__).parent
+
+
+def compatibility() -> str:
+    """Return the compatibility tables: one for each test module, one row for each test."""
+    parts: list[str] = []
+    for file in sorted((DOCS.parent / "tests" / "compat").glob("test_*.py")):
+        module = ast.parse(file.read_text(encoding="utf-8"))
+        title, _, rest = (ast.get_docstring(module) or file.stem).partition(":")
+        about = (rest.strip().splitlines() or [""])[0]
+        parts += [f"## {title.rstrip('.')}", about[:1].upper() + about[1:]]
+        parts += ["| tested | by |\n| --- | --- |"]
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+                cell = sentence.replace("|", "\\|")
+                parts[-1] += f"\n| {cell} | `{node.name}` |"
+        parts.append(f"All in `tests/compat/{file.name}`.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Write a file, and leave its date alone where nothing is new: Sphinx builds only what is."""
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+write_if_changed(DOCS / "_generated" / "compatibility.md", compatibility())
