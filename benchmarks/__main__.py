@@ -7,7 +7,7 @@ it says what they say.
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import platform
 import sys
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
             "machine": machine(setting.device),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+            "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
             "quick": options.quick,
         },
         "goals": promised,

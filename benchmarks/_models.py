@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,7 @@ def mlp(base: type[nn.Module]) -> tuple[nn.Module, tuple[Tensor, ...]]:
         def __init__(self) -> None:
             super().__init__()
             widths = (256, 512, 512, 512, 64)
-            self.layers = nn.ModuleList(
-                nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)
-            )
+            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
 
         def forward(self, x: Tensor) -> Tensor:
             for layer in self.layers[:-1]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
+import matplotlib as mpl
 
-matplotlib.use("svg")
-matplotlib.rcParams |= {
+mpl.use("svg")
+mpl.rcParams |= {
     "svg.hashsalt": "safemodule",  # the same figures give the same file
     "font.size": 9,
     "axes.spines.top": False,
@@ -16,6 +15,9 @@ matplotlib.rcParams |= {
     "savefig.transparent": False,
 }
 import matplotlib.pyplot as plt  # noqa: E402 -- after the backend is chosen
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def draw(table: dict[str, Any], path: Path) -> None:

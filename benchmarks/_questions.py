@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,9 @@ from benchmarks import _measure as measure
 from benchmarks._models import MODELS
 from benchmarks._variants import classes
 from safemodule import explain, freeze, freeze_inputs, guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass

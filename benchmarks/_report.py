@@ -19,7 +19,9 @@ def number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return "0" if abs(value) < 5e-4 else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return (
+            "0" if abs(value) < 5e-4 else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        )
     return "" if value is None else str(value)
 
 
@@ -59,21 +61,31 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "",
     ]
     if "cuda" not in results:
-        lines += ["**Not yet measured on CUDA.** `benchmarks/cuda.sh` runs the same suite there.", ""]
+        lines += [
+            "**Not yet measured on CUDA.** `benchmarks/cuda.sh` runs the same suite there.",
+            "",
+        ]
     for device, result in results.items():
         meta = result["meta"]
         lines += [
             f"## {'CUDA' if device == 'cuda' else 'CPU'}",
             "",
-            f"{meta['machine']}, torch {meta['torch']}, Python {meta['python']}, {meta['date']}"
-            f"{', quick run' if meta['quick'] else ''}.",
+            (
+                f"{meta['machine']}, torch {meta['torch']}, Python {meta['python']}, {meta['date']}"
+                f"{', quick run' if meta['quick'] else ''}."
+            ),
             "",
             *ladder(result["goals"]),
             "",
             *comments(result),
         ]
         for name, table in result["tables"].items():
-            lines += [f"### {table['title']}", "", f"In {table['unit']}. {table['note']}".strip(), ""]
+            lines += [
+                f"### {table['title']}",
+                "",
+                f"In {table['unit']}. {table['note']}".strip(),
+                "",
+            ]
             if device == "cpu":
                 lines += [f"![{table['title']}](_static/benchmarks/{name}.svg)", ""]
             lines += [*table_lines(table["columns"], table["rows"]), ""]
@@ -87,9 +99,11 @@ def comments(result: dict[str, Any]) -> list[str]:
         if row["SafeModule"] > row["x = x.clone() by hand"]:
             grad = "with" if row["gradient"] else "without"
             cheaper.append(f"{row['elements']:,} elements {grad} a gradient")
-    for row in result["tables"].get("inputs", {}).get("rows", []):
-        if row["SafeModule"] > row["x = x.clone() by hand"]:
-            cheaper.append(f"{row['inputs']} of 8 elements")
+    cheaper += [
+        f"{row['inputs']} of 8 elements"
+        for row in result["tables"].get("inputs", {}).get("rows", [])
+        if row["SafeModule"] > row["x = x.clone() by hand"]
+    ]
     if not cheaper:
         return ["Cloning by hand was cheaper nowhere in this run.", ""]
     return [f"Cloning by hand was cheaper for: {', '.join(cheaper)}.", ""]
@@ -119,6 +133,8 @@ def write() -> None:
 def check() -> int:
     """Return 1 if the page differs from what the result files say."""
     if PAGE.read_text() != page(load()):
-        print("docs/benchmarks.md differs from benchmarks/results: run `python -m benchmarks report`")
+        print(
+            "docs/benchmarks.md differs from benchmarks/results: run `python -m benchmarks report`"
+        )
         return 1
     return 0

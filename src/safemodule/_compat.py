@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
 
 _C: Any = torch._C
 
@@ -83,13 +84,11 @@ def modes_only_watch() -> bool:
 def saved_tensor_hooks() -> Any:
     """Return the innermost saved-tensor hooks, or None (torch/csrc/autograd/init.cpp)."""
     top: Any = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)
-    return None if top is None else top(False)  # noqa: FBT003 -- a C function
+    return None if top is None else top(False)
 
 
 def outside_modes() -> Any:
     """Return a block without any dispatch mode (torch/utils/_python_dispatch.py)."""
-    from torch.utils import _python_dispatch
-
     block: Any = getattr(_python_dispatch, "_disable_current_modes", contextlib.nullcontext)
     return block()
 
