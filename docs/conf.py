@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import os
 from pathlib import Path
 
+from safemodule._cli import main
 from safemodule._version import __version__
 
 project = "safemodule"
@@ -94,6 +97,15 @@ def compatibility() -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def run_help() -> str:
+    """Return what `safemodule run --help` prints."""
+    os.environ["COLUMNS"] = "90"
+    with io.StringIO() as out, contextlib.redirect_stdout(out):
+        with contextlib.suppress(SystemExit):
+            main(["run", "--help"])
+        return out.getvalue()
+
+
 def write_if_changed(path: Path, text: str) -> None:
     """Write a file, and leave its date alone where nothing is new: Sphinx builds only what is."""
     path.parent.mkdir(exist_ok=True)
@@ -102,3 +114,4 @@ def write_if_changed(path: Path, text: str) -> None:
 
 
 write_if_changed(DOCS / "_generated" / "compatibility.md", compatibility())
+write_if_changed(DOCS / "_generated" / "run-help.txt", run_help())
