@@ -25,6 +25,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import safemodule.testing
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
@@ -238,3 +240,11 @@ def test_every_source_file_is_on_the_tour():
     missing = [f.name for f in files if not any(fnmatch(f.name, pattern) for pattern in named)]
     assert missing == [], "add them to docs/contributing.md"
     assert [pattern for pattern in named if not any(fnmatch(f.name, pattern) for f in files)] == []
+
+
+def test_every_public_name_is_in_the_reference():
+    """The API page has an entry for each."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\.\. \S+:: (?:safemodule\.testing\.)?(\w+)$", text, re.MULTILINE)
+    public = {*safemodule.__all__, *safemodule.testing.__all__} - {"__version__"}
+    assert public - set(entries) == set()
