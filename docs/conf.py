@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
+import collections
 import contextlib
 import io
 import os
+import runpy
 from pathlib import Path
 
 from safemodule._cli import main
@@ -77,21 +78,20 @@ DOCS = Path(__file__).parent
 
 
 def compatibility() -> str:
-    """Return the compatibility tables: one for each test module, one row for each test."""
+    """Return the compatibility tables, from the data that the tests are checked against."""
+    file = DOCS.parent / "tests" / "compat" / "table.py"
+    groups: dict[str, list[str]] = {}
+    for row in runpy.run_path(str(file))["ROWS"]:
+        issue = f" [PyTorch's own discussion]({row.issue})" if row.issue else ""
+        modules = collections.Counter(test.split("::")[0] for test in row.tests)
+        tests = ", ".join(f"{count} in `{module}.py`" for module, count in modules.items())
+        cells = (row.feature, row.verdict, f"{row.note}{issue}", tests)
+        line = " | ".join(cell.replace("|", "\\|") for cell in cells)
+        groups.setdefault(row.group, []).append(f"| {line} |")
     parts: list[str] = []
-    for file in sorted((DOCS.parent / "tests" / "compat").glob("test_*.py")):
-        module = ast.parse(file.read_text(encoding="utf-8"))
-        title, _, rest = (ast.get_docstring(module) or file.stem).partition(":")
-        about = (rest.strip().splitlines() or [""])[0]
-        parts += [f"## {title.rstrip('.')}", about[:1].upper() + about[1:]]
-        parts += ["| tested | by |\n| --- | --- |"]
-        for node in module.body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
-                cell = sentence.replace("|", "\\|")
-                parts[-1] += f"\n| {cell} | `{node.name}` |"
-        parts.append(f"All in `tests/compat/{file.name}`.")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    for group, lines in groups.items():
+        parts += [f"## {group}", "| | | | tests |\n| --- | --- | --- | --- |\n" + "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
 
 
 def run_help() -> str:
