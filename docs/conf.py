@@ -90,7 +90,10 @@ def compatibility() -> str:
         groups.setdefault(row.group, []).append(f"| {line} |")
     parts: list[str] = []
     for group, lines in groups.items():
-        parts += [f"## {group}", "| | | | tests |\n| --- | --- | --- | --- |\n" + "\n".join(lines)]
+        parts += [
+            f"## {group}",
+            "| with | verdict | note | tests |\n| --- | --- | --- | --- |\n" + "\n".join(lines),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
