@@ -177,7 +177,7 @@ def outcome(out, leaves, *, twice=False, before_backward=lambda: None):
     before_backward()
     gradients = _gradients(loss, leaves, create_graph=twice)
     if twice:
-        parts = [(g * data(*g.shape, seed=i)).sum() for i, g in enumerate(_real(gradients))]
+        parts = [(g * data(*g.shape, seed=i)).sum() for i, g in _real(gradients)]
         gradients += _gradients(sum(parts, torch.zeros(())), leaves, create_graph=False)
     return Outcome(values, gradients)
 
@@ -191,8 +191,8 @@ def _gradients(loss, leaves, *, create_graph):
 
 def _real(tensors):
     return [
-        torch.view_as_real(x) if x.is_complex() else x
-        for x in tensors
+        (i, torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
+        for i, x in enumerate(tensors)
         if x is not None and x.requires_grad
     ]
 
@@ -212,6 +212,8 @@ def defined(program):
     try:
         expected = outcome(out, caller.leaves, twice=_twice(program))
     except RuntimeError as error:
+        if "modified by an inplace operation" in str(error):
+            raise Undefined("a tensor of the program's own is written") from error
         if not _twice(program):
             raise
         raise Undefined("no second derivative") from error

@@ -427,7 +427,10 @@ def _as_strided(self, size, stride, offset=None):
     elif self.map.dtype != torch.float64 or memory.numbers.dtype != torch.float64:
         raise Undefined("as_strided of something else than float64")
     else:
-        memory.keeps = memory.run.by_geometry = True
+        memory.run.by_geometry = True
+        if not memory.keeps:
+            memory.keeps = True
+            memory.run.kept.append(memory)
         positions = memory.layout()
         offset = here.storage_offset() if offset is None else offset
     out = positions.as_strided(size, stride, offset)
@@ -514,6 +517,8 @@ class Run:
         """Pairs of line number and argument, in the order of the first write of each."""
         self.by_geometry = False
         """What was passed has another geometry than its clone, and the program noticed."""
+        self.kept = []
+        """The memories that keep the geometry of what was passed."""
         self.away = False
         self.count = 0
         """How many writes there were."""
@@ -531,6 +536,11 @@ class Run:
         write = (self.line(), argument)
         if write not in self.order:
             self.order.append(write)
+
+    def forget(self, kept):
+        """Undo what looking at a view did, which is not part of the program."""
+        while len(self.kept) > kept:
+            self.kept.pop().keeps = False
 
     @contextlib.contextmanager
     def elsewhere(self):

@@ -95,10 +95,13 @@ class Writer:
 
     def evaluated(self, text):
         """Return the value of an expression, None if it has none."""
+        kept = len(self.run.kept)
         try:
             return eval(_compiled(text, "eval"), self.space)
         except (*REFUSED, NameError, KeyError, AttributeError):
             return None
+        finally:
+            self.run.forget(kept)
 
     value = evaluated
 
@@ -122,11 +125,12 @@ class Writer:
 
     def execute(self, text):
         """Run a statement; False, with nothing changed, if it is refused."""
-        count = self.run.count
+        count, kept = self.run.count, len(self.run.kept)
         try:
             exec(_compiled(text, "exec"), self.space)
         except REFUSED:
             self.refused += 1
+            self.run.forget(kept)
             if self.run.count != count:  # `x[0] += y` may write before it is refused
                 if self.depth:
                     raise Undefined("half of a statement has run") from None
