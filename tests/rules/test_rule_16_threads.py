@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from safemodule import SafeModule, freeze, freeze_inputs, record
+from safemodule._state import handle_and_root
 from tests.helpers import Caller, same
 
 THREADS = 8
@@ -102,6 +103,41 @@ def test_two_handles_in_opposite_order():
     caller = Caller(x, y)
     forward(x, y)
     caller.check()
+
+
+class Spy:
+    """A lock that notes when it is taken."""
+
+    def __init__(self, lock, taken, name):
+        self._lock, self._taken, self._name = lock, taken, name
+
+    def acquire(self):
+        self._taken.append(self._name)
+        return self._lock.acquire()
+
+    def release(self):
+        self._lock.release()
+
+    __enter__ = acquire
+
+    def __exit__(self, *exc_info):
+        self.release()
+
+
+def test_locks_are_taken_in_one_order():
+    """Whatever the order of the arguments: else two threads could wait for each other for ever."""
+    taken = []
+    handles = [freeze(torch.zeros(2)) for _ in range(4)]
+    for name, handle in enumerate(handles):
+        _, root = handle_and_root(handle)
+        root.lock = Spy(root.locked(), taken, name)
+    orders = []
+    for arguments in (handles, handles[::-1], handles[2:] + handles[:2]):
+        taken.clear()
+        torch._foreach_add_(arguments, 1.0)
+        orders.append(tuple(dict.fromkeys(taken)))
+    assert len(orders[0]) == 4
+    assert len(set(orders)) == 1
 
 
 def test_a_frozen_tensor_shared_between_threads():

@@ -23,6 +23,13 @@ class FirstHalf(SafeModule):
         return x[: len(x) // 2]
 
 
+class Whole(SafeModule):
+    """Returns a view of all of it."""
+
+    def forward(self, x):
+        return x[:]
+
+
 class Doubles(SafeModule):
     """Writes what it is given, and returns it."""
 
@@ -154,6 +161,26 @@ class ThroughAnUnguardedModule(Edge):
         v = self.net(x)
         v.add_(1)
         return x * 1, v * 1
+
+
+class InnerViewOfALeafThatIsAView(Edge):
+    """The same where the caller's leaf is itself a view of something."""
+
+    writes = [("mul_", "x")]
+    dense = False
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Whole()
+
+    @staticmethod
+    def inputs():
+        return (ramp(3, 4, grad=False).permute(1, 0).requires_grad_(),)
+
+    def forward(self, x):
+        v = self.inner(x[:1])
+        x.mul_(2)
+        return v * 1
 
 
 class FrozenLocal(Edge):
