@@ -65,6 +65,32 @@ def test_nothing_is_recorded(case, caught, caplog):
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y: torch._foreach_add_([x, y], [torch.ones(7), torch.ones(7)]),
+        lambda x, y: torch.max(x, 0, out=(y, torch.zeros(3))),
+        lambda x, y: torch.max(x, 0, out=(y, x)),
+    ],
+)
+def test_a_call_that_would_write_several(call):
+    """None of them is on record, and both are what they were."""
+
+    def forward(x, y):
+        with pytest.raises(RuntimeError):
+            call(x, y)
+        return x * 1, y * 1
+
+    x, y = torch.ones(2, 3), torch.zeros(3)
+    caller = Caller(x, y)
+    with record() as log:
+        a, b = forward_of(forward)(x, y)
+    caller.check()
+    assert list(log) == []
+    same(a, x)
+    same(b, y)
+
+
 def test_returned_after_a_failed_write():
     """The values are the input's, and so is the gradient."""
 
