@@ -20,7 +20,7 @@ class Recorder(Notes):
         super().__init__()
         self.seen = []
 
-    def write(self, storage, op, code, offset, step, version):
+    def write(self, storage, op, code, offset, step, version, pin):
         """Keep it."""
         self.seen.append((storage, str(op), version, step))
 
@@ -220,6 +220,25 @@ def test_views(notes):
         view = x[1:]
     assert notes.view_site(view_key(view, many=False))[1] is test_views.__code__
     assert notes.view_site(view_key(x[2:], many=False)) is None
+
+
+def test_notes_hold_no_memory():
+    """What was written can be freed, and its address is not mistaken for another's."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    notes = Notes()
+    addresses = set()
+    with WriteMode(notes):
+        for _ in range(50):
+            x = torch.zeros(1000)
+            x.add_(1)
+            with torch.no_grad():
+                x[1:]
+            gone = StorageWeakRef(x.untyped_storage())
+            addresses.add(torch._C._storage_address(x))
+            del x
+            assert gone.expired()
+    assert len(addresses) == 50
 
 
 def test_names_of_optimizers():

@@ -15,7 +15,7 @@ HERE = test_code = (lambda: None).__code__
 
 def write(notes, storage, op="add_", offset=0, version=1, code=HERE, step=""):
     """Note a write."""
-    notes.write(storage, op, code, offset, step, version)
+    notes.write(storage, op, code, offset, step, version, lambda: f"pin of {storage}")
 
 
 def test_writes_since():
@@ -105,16 +105,28 @@ def test_recent_writes_are_bounded(monkeypatch):
     assert notes.recent(1)[0].since(0)[0].count == 2
 
 
-def test_address_used_again():
-    """Versions only grow, so a lower one is of another storage at the same address."""
+def test_pins_are_held_as_long_as_the_note(monkeypatch):
+    """A pin keeps the address of what is noted, and goes with the note."""
+
+    class Pin:
+        pass
+
+    monkeypatch.setattr(_explain_notes, "_RECENT_MAX", 2)
     notes = Notes()
-    write(notes, 1, "add_", version=1)
-    write(notes, 1, "mul_", version=1)
-    (log,) = notes.recent(1)
-    assert [w.op for w in log.since(0)] == ["mul_"]
-    write(notes, 1, "add_", version=2)
-    write(notes, 1, "add_", version=None)
-    assert [(w.op, w.count) for w in log.since(0)] == [("mul_", 1), ("add_", 2)]
+    pins = []
+
+    def pin():
+        made = Pin()
+        pins.append(weakref.ref(made))
+        return made
+
+    for storage in (1, 1, 2, 3):
+        notes.write(storage, "add_", HERE, 0, "", 1, pin)
+    assert [p() is not None for p in pins] == [False, True, True]
+    saved = notes.log_of_saved(4)
+    notes.write(4, "add_", HERE, 0, "", 1, pin)
+    assert len(pins) == 3
+    assert len(saved.since(0)) == 1
 
 
 def test_recent_writes_of_a_saved_storage():
@@ -143,7 +155,7 @@ def test_views(monkeypatch):
     monkeypatch.setattr(_explain_notes, "_RECENT_MAX", 2)
     notes = Notes()
     for key in "abac":
-        notes.view(key, f"op {key}", HERE, 1)
+        notes.view(key, f"op {key}", HERE, 1, None)
     assert notes.view_site("a") == ("op a", HERE, 1)
     assert notes.view_site("b") is None
     assert notes.view_site("c") == ("op c", HERE, 1)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
 
 _C: Any = torch._C
@@ -75,6 +76,12 @@ def version_of(tensor: Tensor) -> int:
         return tensor._version
     with interception_off():
         return tensor._version
+
+
+def pin_storage(tensor: Tensor) -> Any:
+    """Return what keeps the address of a tensor's storage from being used again, not its memory."""
+    with interception_off():
+        return StorageWeakRef(tensor.untyped_storage())
 
 
 # The node whose backward runs on this thread: it names the op that saved. Without it the line is

@@ -6,6 +6,7 @@ recomputation. What an operation writes is read from its schema, once.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -172,23 +173,23 @@ class WriteMode(compat.DispatchMode):
     def _note_view(self, func: Any, plan: _Plan, args: Any, result: Any) -> None:
         shown = result if plan.view else next((a for a in args if isinstance(a, Tensor)), None)
         if isinstance(shown, Tensor) and self._notes is not None:
+            code, offset, _ = place_of_write(_getframe(1).f_back)
             try:
                 key = view_key(shown, many=plan.views)
-            except (RuntimeError, NotImplementedError):
+                self._notes.view(key, func, code, offset, compat.pin_storage(shown))
+            except (RuntimeError, NotImplementedError):  # as in _note_write
                 return
-            code, offset, _ = place_of_write(_getframe(1).f_back)
-            self._notes.view(key, func, code, offset)
 
 
 def _note_write(
     notes: Notes, tensor: Tensor, func: Any, version: int | None, place: tuple[Any, int, str]
 ) -> None:
+    code, offset, step = place
+    pin = functools.partial(compat.pin_storage, tensor)
     try:
-        storage = compat.storage_of(tensor)
+        notes.write(compat.storage_of(tensor), func, code, offset, step, version, pin)
     except (RuntimeError, NotImplementedError):  # no storage: sparse, opaque
         return
-    code, offset, step = place
-    notes.write(storage, func, code, offset, step, version)
 
 
 def _version(tensor: Tensor, more: int = 0) -> int | None:

@@ -3,7 +3,7 @@
 A storage is known by its address. As an address is reused when its storage dies, what is noted for
 a storage lives in a `Log` that the saved values of that storage hold, and dies with the last one:
 the notes are never larger than the graph. Writes to storages of which nothing is saved go to a
-small ring, for values that autograd saved without our hooks.
+small ring, for values that autograd saved without our hooks; there a pin keeps the address.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
 __all__ = ["Log", "Notes", "Write", "tick"]
@@ -60,22 +61,19 @@ class Write:
 class Log:
     """The writes to one storage since something of it was saved."""
 
-    __slots__ = ("__weakref__", "_sites", "dropped", "version")
+    __slots__ = ("__weakref__", "_pin", "_sites", "dropped")
 
-    def __init__(self) -> None:
+    def __init__(self, pin: Any = None) -> None:
+        self._pin = pin
         # Made when the first write comes: most saved values are never written.
         self._sites: dict[tuple[int, int, int], Write] | None = None
         self.dropped = 0
         """Writes from further places, beyond the number kept."""
-        self.version = 0
-        """What the last counted write left."""
 
     def add(
         self, op: Any, code: CodeType | None, offset: int, step: str, version: int | None
     ) -> None:
         """Note one write; `version` is the one it leaves behind."""
-        if version is not None:
-            self.version = version
         sites = self._sites
         if sites is None:
             sites = self._sites = {}
@@ -108,7 +106,7 @@ class Notes:
         self._sweep_at = _SWEEP_MIN
         # Ordered dicts, as taking out the oldest is one step that no thread can disturb.
         self._recent: OrderedDict[int, Log] = OrderedDict()
-        self._views: OrderedDict[Any, tuple[Any, CodeType | None, int]] = OrderedDict()
+        self._views: OrderedDict[Any, tuple[Any, CodeType | None, int, Any]] = OrderedDict()
 
     def log_of_saved(self, storage: int) -> Log:
         """Return the log of a storage of which a value is being saved; the caller holds it."""
@@ -135,15 +133,25 @@ class Notes:
         offset: int,
         step: str,
         version: int | None,
+        pin: Callable[[], Any],
     ) -> None:
-        """Note that `op` has written a storage."""
+        """Note that `op` has written a storage.
+
+        Args:
+            storage: Its address.
+            op: The operation.
+            code: The function of the user's that called it, None for none.
+            offset: Where in it.
+            step: The optimiser whose step this is, ``""`` for none.
+            version: The version that the write leaves, None for one that is not counted.
+            pin: Makes something that keeps the address from being used again, without keeping the
+                memory; held as long as the note.
+        """
         known = self._saved.get(storage)
         log = known() if known is not None else None
         if log is None:
             recent = self._recent
-            log = recent.pop(storage, None)
-            if log is None or (version is not None and version <= log.version):
-                log = Log()  # versions only grow: another storage had this address
+            log = recent.pop(storage, None) or Log(pin())
             recent[storage] = log  # put back last: the most recent survive
             if len(recent) > _RECENT_MAX:
                 recent.popitem(last=False)
@@ -155,14 +163,15 @@ class Notes:
         logs = (known() if known is not None else None, self._recent.get(storage))
         return [log for log in logs if log is not None]
 
-    def view(self, key: Any, op: Any, code: CodeType | None, offset: int) -> None:
-        """Note where a view was made that autograd will not let be written."""
+    def view(self, key: Any, op: Any, code: CodeType | None, offset: int, pin: Any) -> None:
+        """Note where a view was made that autograd will not let be written; `pin` as in `write`."""
         views = self._views
         views.pop(key, None)
-        views[key] = (op, code, offset)
+        views[key] = (op, code, offset, pin)
         if len(views) > _RECENT_MAX:
             views.popitem(last=False)
 
     def view_site(self, key: Any) -> tuple[Any, CodeType | None, int] | None:
         """Return op, code and offset of the view that was noted under `key`."""
-        return self._views.get(key)
+        found = self._views.get(key)
+        return found[:3] if found is not None else None
