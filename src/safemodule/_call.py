@@ -50,7 +50,7 @@ def must_clone() -> bool:
 class Call:
     """What one guarded call was given, and what stands in for it."""
 
-    __slots__ = ("clones", "cloning", "entries", "owner", "plan", "stand_ins")
+    __slots__ = ("clones", "cloning", "entries", "owner", "passed", "plan", "stand_ins")
 
     def __init__(self, plan: Plan, owner: type | None, *, cloning: bool) -> None:
         self.plan = plan
@@ -60,10 +60,18 @@ class Call:
         """id of the caller's tensor -> (it, its handle, its version)."""
         self.clones: dict[int, tuple[Any, Any, Any]] = {}
         """id of the clone -> (the caller's tensor, the clone, the clone's version)."""
+        self.passed: set[int] = set()
+        """ids of the roots of handles that were given as mutable arguments: somebody else's."""
         self.stand_ins: dict[int, tuple[Any, Any]] = {}
         """id of the caller's container -> (it, what stands in for it)."""
 
     # -- on the way in ------------------------------------------------------------------------------
+
+    def pass_on(self, x: Any) -> Any:
+        """Return a mutable argument as it is, and remember that it is not this call's."""
+        if type(x) is FrozenTensor:
+            self.passed.add(id(handle_and_root(x)[1]))
+        return x
 
     def protect(self, x: Any, argument: str) -> Any:
         """Return what stands in for one argument, or part of one."""

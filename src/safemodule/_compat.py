@@ -75,8 +75,6 @@ dispatch_modes: Any = getattr(_C, "_len_torch_dispatch_stack", lambda: 0)
 
 def modes_only_watch() -> bool:
     """Tell whether the dispatch modes about are `explain()`'s, which change nothing."""
-    from torch.utils import _python_dispatch  # noqa: PLC0415 -- rarely needed
-
     modes: Any = _python_dispatch._get_current_dispatch_mode_stack()
     return all(getattr(mode, "only_watches", False) for mode in modes)
 

@@ -265,15 +265,15 @@ def enter(
     for i, arg in enumerate(args):
         if i < count:
             name = names[i]
-            made.append(arg if name in mutable else call.protect(arg, name))
+            made.append(call.pass_on(arg) if name in mutable else call.protect(arg, name))
         elif plan.variadic in mutable:
-            made.append(arg)
+            made.append(call.pass_on(arg))
         else:
             made.append(call.protect(arg, f"{plan.variadic}[{i - count}]"))
     if kwargs:
         open_ended = plan.keywords in mutable  # `**kwargs: Mutable[...]`
         kwargs = {
-            name: arg
+            name: call.pass_on(arg)
             if name in mutable or (open_ended and name not in plan.parameters)
             else call.protect(arg, name)
             for name, arg in kwargs.items()

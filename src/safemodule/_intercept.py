@@ -61,7 +61,7 @@ def intercept(
         if effect.name == "detach_" and type(args[0]._safemodule) is not View:
             return _detach_in_place(kind, args[0])
         _become_leaf(effect, args, kwargs)
-    elif effect.name == "as_strided":
+    elif is_as_strided(effect):
         _before_as_strided(kind, args, kwargs)
     out = _run(kind, func, types, args, kwargs)
     if what is Kind.READ:
@@ -112,6 +112,8 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
         if type(target) is kind and not any(target is seen for seen in targets):
             targets.append(target)
     if not targets:
+        if is_as_strided(effect):
+            _before_as_strided(kind, args, kwargs)
         out = _run(kind, func, types, args, kwargs)
         if not COUNTS_TELL:
             mark_read(kind, args, kwargs)
@@ -330,6 +332,11 @@ def become_view(kind: type, handle: Any, view: Any, func: Any, args: Any, kwargs
         if family is not None:
             family.handle = was
     make_view(kind, handle, was, func, (was, *args[1:]), kwargs, listed=type(state) is View)
+
+
+def is_as_strided(effect: Effect) -> bool:
+    """Tell whether an operation takes strides: the method, the function and torch.ops' one."""
+    return effect.name.removeprefix("aten.").partition("(")[0].partition(".")[0] == "as_strided"
 
 
 def _before_as_strided(kind: type, args: Any, kwargs: Any) -> None:

@@ -258,10 +258,17 @@ def moved_on(source: Any, handle: Any) -> bool:
     with interception_off():
         return not (
             is_alias(source, handle)
+            and source.dtype == handle.dtype
             and source.size() == handle.size()
-            and source.stride() == handle.stride()
+            and _strides(source) == _strides(handle)
             and source.storage_offset() == handle.storage_offset()
         )
+
+
+def _strides(tensor: Any) -> list[int]:
+    """Return the strides that mean something: an alias may have others where the size is 1."""
+    sizes = tensor.size()
+    return [stride for size, stride in zip(sizes, tensor.stride(), strict=True) if size != 1]
 
 
 def become_twin(root: Root, handle: Any, source: Any) -> None:

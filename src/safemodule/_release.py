@@ -79,7 +79,7 @@ class Release:
     def _handle(self, out: Any) -> Any:
         state = out._safemodule
         handle, root = handle_and_root(out)
-        if not (root.over or self._is_own(root)):
+        if id(root) in self._call.passed or not (root.over or self._is_own(root)):
             return out  # of an outer call that is still running
         source = root.source
         if source is not None and id(source) in self._inputs:  # frozen here, and released by now

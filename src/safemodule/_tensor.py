@@ -18,7 +18,7 @@ from safemodule._compat import (
     run_plain,
     set_grad_enabled,
 )
-from safemodule._intercept import intercept, retry, unmasked
+from safemodule._intercept import intercept, is_as_strided, retry, unmasked
 from safemodule._location import Location
 from safemodule._redirect import REDIRECTS, catch_up, redirect
 from safemodule._state import Plan, Root, View, handle_and_root, root_of
@@ -59,7 +59,7 @@ _WAYS: dict[Any, int] = {}
 def _way_of(func: Any) -> int:
     effect = EFFECTS.get(func) or effect_of(func)
     way = _LONG
-    if effect.kind is Kind.READ and COUNTS_TELL and effect.name != "as_strided":
+    if effect.kind is Kind.READ and COUNTS_TELL and not is_as_strided(effect):
         way = _VIEW if effect.may_alias else _PURE
     if func in EFFECTS:  # lasting, see `effect_of`
         _WAYS[func] = way
