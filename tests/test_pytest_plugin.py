@@ -86,9 +86,13 @@ def test_copy(run, args, ini):
 
 
 def test_off(run):
-    """The option switches off what the ini option says."""
-    result = run(PLAIN, "--safemodule-mode=off", ini="safemodule_mode = strict")
-    result.assert_outcomes(passed=1)
+    """The option takes back what the ini option says; what a test says itself stays."""
+    tests = """
+def test_log(safemodule_log):
+    assert not write()
+"""
+    result = run(PLAIN + tests, "--safemodule-mode=off", ini="safemodule_mode = strict")
+    result.assert_outcomes(passed=2)
 
 
 def test_warn(run):

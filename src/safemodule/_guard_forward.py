@@ -117,7 +117,6 @@ def owner_of(cls: type) -> type | None:
     return owner
 
 
-@functools.cache
 def _as_function(descriptor: Any) -> Any:
     """Return a method that does what a static method, or another descriptor, does."""
 
