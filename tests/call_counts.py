@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import torch
 
 import safemodule
 from safemodule import SafeModule, freeze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FILE = Path(__file__).with_suffix(".json")
 _HERE = str(Path(safemodule.__file__).parent)
@@ -79,4 +81,4 @@ def measure() -> dict[str, int]:
 
 if __name__ == "__main__":
     FILE.write_text(json.dumps(measure(), indent=1) + "\n")
-    print(FILE.read_text())
+    sys.stdout.write(FILE.read_text())
