@@ -18,7 +18,7 @@ from torch import Tensor
 
 from safemodule import _report
 from safemodule._compat import interception_off, is_alias
-from safemodule._compile_compat import adapt_compiled
+from safemodule._compile_compat import adapt_compiled, mark_compiled
 from safemodule._containers import (
     attributes_of,
     is_guarded_class,
@@ -41,7 +41,7 @@ _is_compiling: Any = torch.compiler.is_compiling
 
 
 # Modules whose code a compiler traces: the way from a call of a guarded module into the original.
-_TRACED = ("_compile", "_module", "_guard_forward")
+_TRACED = frozenset({"_compile", "_compile_tensor", "_guard_forward", "_module"})
 
 
 def adapted(compiled: Any) -> Any:
@@ -60,6 +60,7 @@ def adapted(compiled: Any) -> Any:
         crossing.finish(out)
         return out
 
+    mark_compiled(call)
     return call
 
 
@@ -68,6 +69,8 @@ def _holds(value: Any) -> bool:
     cls = type(value)
     if cls is FrozenTensor or is_guarded_class(cls):
         return True
+    if cls is Tensor:
+        return False
     if isinstance(value, (list, tuple)):
         return any(_holds(item) for item in value)
     if isinstance(value, dict):
@@ -223,7 +226,7 @@ def _own_code() -> Iterator[types.CodeType]:
     """Yield the code of the mechanism, which works on handles."""
     for name, module in list(sys.modules.items()):
         package, _, own = name.partition(".")
-        if package == __package__ and not own.startswith(_TRACED):
+        if package == __package__ and own not in _TRACED:
             for value in list(vars(module).values()):
                 yield from _codes(value, name)
 
@@ -236,6 +239,8 @@ def _codes(value: Any, module: str) -> Iterator[types.CodeType]:
         return
     if isinstance(value, types.FunctionType):
         yield value.__code__
+        if value is adapted:
+            yield from (c for c in value.__code__.co_consts if isinstance(c, types.CodeType))
     elif isinstance(value, type):
         for item in vars(value).values():
             yield from _codes(item, module)

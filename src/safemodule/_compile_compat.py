@@ -67,6 +67,16 @@ def kept_inside(kind: type[Tensor]) -> bool:
     return True
 
 
+def mark_compiled(func: Any) -> None:
+    """Let TorchDynamo see through a wrapper of compiled code, as it does through its own.
+
+    It follows `_torchdynamo_orig_callable` only where this mark is right (since 2.9).
+    (torch/_dynamo/eval_frame.py: `innermost_fn`)
+    """
+    if hasattr(func, "_torchdynamo_wrapper_id"):
+        func._torchdynamo_wrapper_id = id(func)
+
+
 _EVAL_FRAME = "torch._dynamo.eval_frame"
 
 

@@ -119,7 +119,7 @@ ROWS: Final[tuple[Row, ...]] = (
             "graph_break_in_compiled_code_called_from_a_guarded_call",
             "a_value_that_autograd_saved_crosses_without_a_copy",
             "compiled_before_the_library_was_imported",
-            "the_library_does_not_import_the_compiler",
+            "the_library_does_not_import_the_compiler", "compiled_code_is_still_recognised",
         ),
         "A tensor that crosses into compiled code is copied once, as compiled code writes through "
         "addresses; `log.copies` lists it. What was compiled before the library was imported runs "

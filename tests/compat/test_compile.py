@@ -800,6 +800,22 @@ assert "torch._inductor" not in sys.modules
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
 
 
+def test_compiled_code_is_still_recognised():
+    """Compiling what is compiled, disabling it and asking for its configuration work as ever."""
+    import torch._dynamo
+    from torch._dynamo.eval_frame import innermost_fn
+
+    def function(x):
+        return x * 2
+
+    once = whole(function)
+    assert innermost_fn(once) is function
+    assert once.__name__ == "function"
+    same(whole(once)(torch.ones(2)), torch.full((2,), 2.0))
+    same(torch._dynamo.disable(once)(torch.ones(2)), torch.full((2,), 2.0))
+    assert callable(once.get_compiler_config)
+
+
 def test_a_disabled_function_stays_guarded():
     """`torch.compiler.disable` inside compiled code: the function gets a copy, as in one piece."""
 

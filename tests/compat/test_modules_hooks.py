@@ -529,6 +529,7 @@ class Normalises(SafeModule):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loader(workers):
     """A guarded transform in the main process and in workers: the data set stays as it is."""
