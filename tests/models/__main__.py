@@ -57,18 +57,22 @@ def page(rows: list[Row], generated: dict[str, bool]) -> str:
         "",
         "<!-- Written by `make models ARGS='--out docs/models.md'`; do not edit. -->",
         "",
-        f"Tiny random models of {len(rows)} architectures of transformers {transformers.__version__},"
-        f" torch {torch.__version__}, {date}. Each was run plain, with `SafeModule` on top and with"
-        " every submodule guarded, in training (outputs and gradients) and in inference."
-        f" {sum(row.equal for row in rows)} of {len(rows)} agree: outputs equal to the bit, gradients to rounding (they are summed in another order), inputs"
-        " untouched.",
+        (
+            f"Tiny random models of {len(rows)} architectures of transformers {transformers.__version__},"
+            f" torch {torch.__version__}, {date}. Each was run plain, with `SafeModule` on top and with"
+            " every submodule guarded, in training (outputs and gradients) and in inference."
+            f" {sum(row.equal for row in rows)} of {len(rows)} agree: outputs equal to the bit, gradients to rounding (they are summed in another order), inputs"
+            " untouched."
+        ),
         "",
         "Generation with a key/value cache: "
         + ", ".join(f"{way}: {'equal' if ok else 'different'}" for way, ok in generated.items())
         + ".",
         "",
-        "`slowdown` is inference with every submodule guarded over plain; these models are so small"
-        " that it is nearly all overhead.",
+        (
+            "`slowdown` is inference with every submodule guarded over plain; these models are so small"
+            " that it is nearly all overhead."
+        ),
         "",
         "| model | submodules | result | slowdown | input writes found |",
         "| --- | --- | --- | --- | --- |",
