@@ -15,8 +15,15 @@ import pytest
 import torch
 from torch import nn
 
-import safemodule._guard as guard_file
-from safemodule import InputMutationError, Mutable, SafeModule, guard, mode, record
+from safemodule import (
+    InputMutationError,
+    Mutable,
+    SafeModule,
+    _guard_everywhere,
+    guard,
+    mode,
+    record,
+)
 from safemodule._guard_forward import MARK, InstanceForward
 
 
@@ -72,7 +79,7 @@ def undone():
     before = traces()
     yield
     assert traces() == before
-    assert guard_file._stack == []
+    assert _guard_everywhere._stack == []
 
 
 def test_submodules_cannot_write_what_they_are_given():
@@ -224,6 +231,9 @@ def test_pickles_are_plain():
         assert writes(during)[0]
         with guard(during):
             assert not writes(during)[0]
+        assert MARK not in vars(during)
+        with guard():
+            assert not writes(pickle.loads(pickle.dumps(net)))[0]
     after = pickle.loads(pickle.dumps(net))
     assert writes(after)[0]
     assert vars(after.shift).keys() == vars(Shift()).keys()

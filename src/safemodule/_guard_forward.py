@@ -39,8 +39,8 @@ __all__ = [
     "unpatch",
 ]
 
-# Where a module carries its guards, in its `__dict__`: a tuple, the latest last. TorchScript leaves
-# attributes alone that begin with two underscores.
+# Where a module carries its guards, in its `__dict__`: a tuple, the latest last; None stands for one
+# that was lost in a pickle. TorchScript leaves attributes alone that begin with two underscores.
 MARK: Final = "__safemodule_guards__"
 
 
@@ -62,7 +62,7 @@ def _bind(
     # All that it uses is in its closure: see `names_of`.
     def forward(*args: Any, **kwargs: Any) -> Any:
         guards = args[0].__dict__.get(key)
-        guard = guards[-1] if guards else everywhere.guard
+        guard = (guards[-1] if guards else None) or everywhere.guard
         if guard is None:
             return func(*args, **kwargs)
         return (guard.calls.get(func) or other_call(guards, func))(*args, **kwargs)
