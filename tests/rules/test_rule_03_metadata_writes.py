@@ -95,6 +95,22 @@ def test_as_if_cloned(case, grad):
     compare_with_clones(forward_of(case), case, lambda: inputs(grad), reference=reference)
 
 
+def test_under_no_grad_it_stays_in_the_graph():
+    """The geometry changes, the gradient follows it; on a clone PyTorch loses track of the shape."""
+    weight = torch.arange(6.0).reshape(2, 3)
+
+    def forward(x):
+        with torch.no_grad():
+            x.t_()
+        return x * weight
+
+    (x,) = inputs()
+    with pytest.raises(RuntimeError, match="invalid gradient"):
+        forward(x.clone()).sum().backward()
+    forward_of(forward)(x).sum().backward()
+    assert torch.equal(x.grad, weight.t())
+
+
 def test_metadata_write_is_on_record():
     """It changes the caller's tensor in plain PyTorch, so it is a mutation like any other."""
     result = compare_with_clones(forward_of(after_t), after_t, inputs)
