@@ -103,6 +103,26 @@ def test_graph_break(compiling):
         gradients(compile_(broken), block=True)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_operation_between_two_graphs(compiling):
+    """An operation that the compiler leaves to Python starts our mode and our hooks, uncompiled."""
+    compile_, graphs = compiling
+
+    def f(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        n = torch.nonzero(y > 0)  # its shape depends on values: not compiled
+        return y * len(n)
+
+    def count(block):
+        graphs.clear()
+        torch._dynamo.reset()
+        gradients(compile_(f), block=block)
+        return len(graphs)
+
+    assert count(block=True) == count(block=False) > 1
+
+
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="the compiler breaks the graph at `with`")
 def test_block_inside_of_a_compiled_function(compiling):
     """A block in compiled code is nothing: the region stays whole."""

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from safemodule import _explain, _explain_compat, _explain_notes
 from safemodule._errors import InplaceError
 from safemodule._explain import explain, explanation_of
+from safemodule._explain_hooks import SaveHooks
 
 needs_sight = pytest.mark.skipif(
     not _explain_compat.SEES_HOOKS, reason="this torch does not show the hooks of a thread"
@@ -300,6 +301,19 @@ def test_checkpoint_with_explain_inside(reentrant):
     torch.testing.assert_close(train(f), train(f.__wrapped__))
 
 
+def test_function_inside_of_a_checkpoint():
+    """The value that a checkpoint keeps is not taken for one of the node that asks for another."""
+    x = torch.ones(3)
+    w = torch.ones(3, requires_grad=True)
+    with pytest.raises(InplaceError) as info, explain():
+        y = checkpoint(lambda t: Exp.apply(t * w), x, use_reentrant=False)
+        x.zero_()
+        y.sum().backward()
+    found = explanation_of(info.value)
+    assert found.events[0].text == "saved for backward at version 0"
+    assert "checkpoint(" in found.events[0].where.line
+
+
 def test_save_on_cpu_inside():
     """`save_on_cpu` rules where it is the innermost."""
 
@@ -420,6 +434,26 @@ def test_subclass_with_its_own_dispatch():
         )
         (t * t).values().sum().backward()
     torch.testing.assert_close(t.grad.values(), 2 * t.values().detach())
+
+
+def test_wrapper_subclass():
+    """Of a wrapper, what is saved is a wrapper again, and is checked."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    t = TwoTensor(torch.ones(3), torch.ones(3))
+    kept = SaveHooks(_explain_notes.Notes(), lambda *_: None, check_values=False).pack(t)
+    assert type(kept.tensor) is TwoTensor
+    assert kept.tensor is not t
+    with explain():
+        t = TwoTensor(torch.ones(3), torch.full((3,), 2.0)).requires_grad_()
+        y = t.exp()
+        assert type(y.grad_fn._saved_result) is TwoTensor
+        y.sum().backward()
+        assert torch.equal(t.grad.b, torch.full((3,), 2.0).exp())
+        y = t.exp()
+        y.mul_(2)
+        with pytest.raises(InplaceError, match="written by mul_"):
+            y.sum().backward()
 
 
 def test_sparse():

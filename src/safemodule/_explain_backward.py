@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["explain_saved", "overwritten", "tensor_text"]
 
 _WRITES_SHOWN: Final = 6
-_RUN_BACKWARD: Final = compat.run_backward.__code__
 
 
 def overwritten(saved: Saved, frame: FrameType | None) -> Exception | None:
@@ -41,7 +40,11 @@ def overwritten(saved: Saved, frame: FrameType | None) -> Exception | None:
         node = compat.current_node()
         argument, variable = "", None
         # Does the running node read it itself, or hooks of somebody else (a checkpoint) inside it?
-        if isinstance(node, compat.FunctionNode) or frame is None or frame.f_code is _RUN_BACKWARD:
+        if (
+            isinstance(node, compat.FunctionNode)
+            or frame is None
+            or frame.f_code is compat.RUN_BACKWARD
+        ):
             argument, variable = _argument_of(node, saved)
         if argument.startswith("running_") and getattr(node, "_saved_training", False):
             return None  # a batch norm saves what it then updates, and in training uses neither

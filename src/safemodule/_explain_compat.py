@@ -1,57 +1,67 @@
 """The private names of torch that `explain()` uses, each with its reason and what happens without.
 
-Apart from `_compat` because nothing of it is needed by a guarded call.
+Apart from `_compat` because nothing of it is needed by a guarded call. Without `DispatchMode` there
+is no `explain()`; everything else has a fallback.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 _C: Any = torch._C
 _autograd: Any = getattr(_C, "_autograd", None)
 
-# The only way to see every write, those of C++ and of optimisers included. The class is documented
-# as public in spirit; there is no other name for it. (torch/utils/_python_dispatch.py)
+# --- Operations, as a dispatch mode sees them ---
+
+# The only way to see every write, those of C++ and of optimisers included. Documented for users,
+# in a private module. (torch/utils/_python_dispatch.py)
 DispatchMode: Any = _python_dispatch.TorchDispatchMode
 
-# The address of a storage: what tells which tensors share memory, in 0.1 us.
-# (torch/csrc/DynamicTypes.cpp: `_storage_address`)
-_storage_address: Any = getattr(_C, "_storage_address", None)
+# The stack of dispatch modes. Entering one as a block sets flags of the whole process, too, which
+# threads and generators leave wrong (two threads that overlap: set for ever); what they are for,
+# keeping the compiler away, a mode that ignores compiled regions does not want. Without these names
+# the block is entered. (torch/csrc/autograd/init.cpp)
+_mode_at: Any = getattr(_C, "_get_dispatch_stack_at", None)
+_mode_count: Any = getattr(_C, "_len_torch_dispatch_stack", None)
+_push_mode: Any = getattr(_C, "_push_on_torch_dispatch_stack", None)
+_pop_mode: Any = getattr(_C, "_pop_torch_dispatch_stack", None)
+_OWN_STACK: bool = None not in (_mode_at, _mode_count, _push_mode, _pop_mode)
 
 
-def _storage_address_slowly(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def enter_mode(mode: Any) -> None:
+    """Put a mode on the stack of this thread."""
+    if _OWN_STACK:
+        _push_mode(mode)
+    else:
+        mode.__enter__()
 
 
-storage_of: Any = _storage_address or _storage_address_slowly
+def leave_mode(mode: Any) -> None:
+    """Take a mode off the stack of this thread, also from below others; none if it is not there."""
+    if not _OWN_STACK:
+        mode.__exit__(None, None, None)
+        return
+    if not any(_mode_at(n) is mode for n in range(_mode_count())):  # entered in another thread
+        return
+    lifted: list[Any] = []
+    while (top := _pop_mode(None)) is not mode:
+        lifted.append(top)
+    for other in reversed(lifted):
+        _push_mode(other)
 
 
-def runner(func: Any) -> Any:
-    """Return what an operation calls, to save the call of `OpOverload` itself: 0.2 us."""
-    return func._op if type(func) is torch._ops.OpOverload else func
-
-
-# Writes are counted by a kernel of the key ADInplaceOrView, which runs above a dispatch mode and is
-# off below it. Operations that have no such kernel (`_foreach_add_`, extensions) are counted by
-# what they are made of: for those the key must be on again, or the mode would hide their writes
-# from autograd. (torch/csrc/autograd/ADInplaceOrViewTypeManual.cpp, c10/core/impl/LocalDispatchKeySet.h)
-_COUNTING: Any = _C.DispatchKey.ADInplaceOrView
-
-
-def counts_writes(func: Any) -> bool:
-    """Tell whether an operation has a kernel of its own that counts its writes."""
-    return _C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
-
-
-def counting() -> Any:
-    """Return a block in which the operations that others are made of count their writes."""
-    excluded = _C._dispatch_tls_local_exclude_set().remove(_COUNTING)
-    return _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
+# Off, the modes do not see a checksum taken inside of one. (torch/csrc/autograd/init.cpp)
+modes_off: Any = getattr(_C, "_DisableTorchDispatch", contextlib.nullcontext)
 
 
 def schema_of(func: Any) -> Any:
@@ -64,6 +74,54 @@ def op_name(func: Any) -> str:
     schema = schema_of(func)
     return schema.name.rpartition("::")[2] if schema is not None else str(func)
 
+
+def runner(func: Any) -> Any:
+    """Return what an operation calls, to save the call of `OpOverload` itself: 0.2 us."""
+    return getattr(func, "_op", func) if type(func) is torch._ops.OpOverload else func
+
+
+# Writes are counted by a kernel of the key ADInplaceOrView, which runs above a dispatch mode and is
+# off below it. Operations that have no such kernel (`_foreach_add_`, extensions) are counted by
+# what they are made of: for those the key must be on again, or the mode would hide their writes
+# from autograd. Without these names it does.
+# (torch/csrc/autograd/ADInplaceOrViewTypeManual.cpp, c10/core/impl/LocalDispatchKeySet.h)
+_has_kernel: Any = getattr(_C, "_dispatch_has_kernel_for_dispatch_key", lambda *_: True)
+_force_keys: Any = getattr(_C, "_ForceDispatchKeyGuard", None)
+
+
+def counts_writes(func: Any) -> bool:
+    """Tell whether an operation has a kernel of its own that counts its writes."""
+    return _has_kernel(func.name(), "ADInplaceOrView")
+
+
+def counting() -> Any:
+    """Return a block in which the operations that others are made of count their writes."""
+    if _force_keys is None:
+        return contextlib.nullcontext()
+    excluded = _C._dispatch_tls_local_exclude_set().remove(_C.DispatchKey.ADInplaceOrView)
+    return _force_keys(_C._dispatch_tls_local_include_set(), excluded)
+
+
+# Code of ours that runs between the parts of a compiled program must not be compiled itself: the
+# hooks of Python that start the compiler are on there. `torch._dynamo` has functions for it, and
+# importing it takes seconds. (torch/csrc/dynamo/eval_frame.cpp)
+_eval_frame: Any = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
+_set_strategy: Any = getattr(_eval_frame, "set_code_exec_strategy", None)
+_skip_code: Any = getattr(_eval_frame, "skip_code", None)  # its name until 2.6
+
+
+def never_compile(*functions: Any) -> None:
+    """Keep the compiler away from these functions (not from what they call)."""
+    for function in functions:
+        if _set_strategy is not None:
+            action = _eval_frame._FrameAction
+            strategy = _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+            _set_strategy(function.__code__, strategy)
+        elif _skip_code is not None:
+            _skip_code(function.__code__)
+
+
+# --- Tensors and storages ---
 
 # Asking a subclass for its version must not run its `__torch_function__`: that may do anything.
 interception_off: Any = _C.DisableTorchFunctionSubclass
@@ -78,20 +136,34 @@ def version_of(tensor: Tensor) -> int:
         return tensor._version
 
 
+def _storage_address_slowly(tensor: Tensor) -> int:
+    with interception_off():
+        return tensor.untyped_storage()._cdata
+
+
+# The address of a storage: what tells which tensors share memory, in 0.1 us.
+# (torch/csrc/Module.cpp: `_storage_address`)
+storage_of: Any = getattr(_C, "_storage_address", _storage_address_slowly)
+
+
 def pin_storage(tensor: Tensor) -> Any:
     """Return what keeps the address of a tensor's storage from being used again, not its memory."""
     with interception_off():
         return StorageWeakRef(tensor.untyped_storage())
 
 
-# The node whose backward runs on this thread: it names the op that saved. Without it the line is
-# still known. (torch/csrc/autograd/init.cpp)
-current_node: Any = getattr(_C, "_current_autograd_node", lambda: None)
+def _alias_slowly(kind: Any, tensor: Tensor) -> Tensor:
+    del kind
+    with interception_off(), modes_off():
+        return tensor.detach()
+
 
 # `detach()` that no dispatch mode sees: 0.9 us, where `detach()` under a mode costs 3.7. It shares
 # memory and version counter, as `nn.Parameter(x)` does, which is made in this way.
 # (torch/csrc/autograd/python_variable.cpp)
-make_alias: Any = Tensor._make_subclass
+make_alias: Any = getattr(Tensor, "_make_subclass", _alias_slowly)
+
+_no_dispatch: Any = getattr(Tensor, "__torch_dispatch__", None)
 
 
 def has_own_dispatch(kind: Any) -> bool:
@@ -99,7 +171,20 @@ def has_own_dispatch(kind: Any) -> bool:
     return kind.__torch_dispatch__ is not _no_dispatch
 
 
-_no_dispatch: Any = cast("Any", Tensor).__torch_dispatch__
+# --- Saved-tensor hooks ---
+
+# Entering and leaving a pair, not as a block: see `_explain_stacks`. (torch/autograd/graph.py)
+push_hooks: Any = getattr(
+    _autograd,
+    "_push_saved_tensors_default_hooks",
+    lambda pack, unpack: saved_tensors_hooks(pack, unpack).__enter__(),
+)
+pop_hooks: Any = getattr(
+    _autograd,
+    "_pop_saved_tensors_default_hooks",
+    lambda: saved_tensors_hooks(lambda t: t, lambda t: t).__exit__(),
+)
+hooks_enabled: Any = getattr(_autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
 
 # The innermost pair of saved-tensor hooks, to know whether they are ours. The argument says to
 # look even while a compiler traces. Without it (2.6 for one) blocks are taken to end in the order
@@ -107,8 +192,6 @@ _no_dispatch: Any = cast("Any", Tensor).__torch_dispatch__
 # (torch/csrc/autograd/init.cpp)
 _top_hooks: Any = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
 SEES_HOOKS: bool = _top_hooks is not None
-push_hooks: Any = _autograd._push_saved_tensors_default_hooks
-pop_hooks: Any = _autograd._pop_saved_tensors_default_hooks
 
 
 def top_hooks() -> tuple[Any, Any] | None:
@@ -116,49 +199,25 @@ def top_hooks() -> tuple[Any, Any] | None:
     return _top_hooks(True) if SEES_HOOKS else None
 
 
-hooks_enabled: Any = getattr(_autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
-
-# Turns every dispatch mode off, for a checksum taken inside of one.
-modes_off: Any = _C._DisableTorchDispatch
-
-# Code of ours that runs between the frames of a compiled program must not be compiled itself.
-# (torch/csrc/dynamo/eval_frame.c; torch._dynamo.skip does the same and imports the compiler)
-_skip_code: Any = getattr(
-    getattr(getattr(_C, "_dynamo", None), "eval_frame", None), "skip_code", None
-)
-
-
-def never_compile(*functions: Any) -> None:
-    """Keep the compiler away from these functions (not from what they call)."""
-    if _skip_code is not None:
-        for function in functions:
-            _skip_code(function.__code__)
-
-
-# What `torch.func.grad` calls to refuse saved-tensor hooks.
+# What `torch.func.grad` calls to refuse saved-tensor hooks. (torch/_functorch/vmap.py)
 hooks_module: Any = _autograd
 HOOKS_DISABLE = "_saved_tensors_hooks_disable"
 
-# The stack of dispatch modes. Entering one as a block sets flags of the whole process, too, which
-# threads and generators leave wrong (two threads that overlap: set for ever); what they are for,
-# keeping the compiler away, a mode that ignores compiled regions does not want.
-mode_at: Any = _C._get_dispatch_stack_at
-mode_count: Any = _C._len_torch_dispatch_stack
-push_mode: Any = _C._push_on_torch_dispatch_stack
+# --- Backward, and calls of modules ---
 
+# The node whose backward runs on this thread: it names the op that saved. Without it the line is
+# still known. (torch/csrc/autograd/init.cpp)
+current_node: Any = getattr(_C, "_current_autograd_node", lambda: None)
 
-def pop_mode() -> Any:
-    """Take the innermost dispatch mode off the stack of this thread, and return it."""
-    return _C._pop_torch_dispatch_stack(None)
-
-
-# The function that enters the engine: in a traceback it tells where backward started from.
-# (torch/autograd/graph.py)
-run_backward: Any = torch.autograd.graph._engine_run_backward
-
-# The node class of custom Functions, and what calls their `backward`.
-# (torch/autograd/function.py)
+# The node class of custom Functions, which calls their `backward`. (torch/autograd/function.py)
 FunctionNode: Any = torch.autograd.function.BackwardCFunction
 
-# What `module(...)` runs, in each release since 2.1. (torch/nn/modules/module.py)
-call_module: Any = torch.nn.Module._wrapped_call_impl
+# The frame of the function that enters the engine: in a traceback it tells where backward started
+# from, below a hook that the engine itself calls it. (torch/autograd/graph.py)
+_run_backward: Any = getattr(torch.autograd.graph, "_engine_run_backward", None)
+RUN_BACKWARD: CodeType | None = getattr(_run_backward, "__code__", None)
+
+# The frame of what `module(...)` runs: it tells which module an operation belongs to.
+# (torch/nn/modules/module.py)
+_call_module: Any = getattr(torch.nn.Module, "_wrapped_call_impl", None)
+CALL_MODULE: CodeType | None = getattr(_call_module, "__code__", None)

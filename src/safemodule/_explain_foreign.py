@@ -29,7 +29,6 @@ _SENTENCE: Final = re.compile(
     r"is at version (?P<now>\d+); expected version (?P<expected>\d+)",
     re.DOTALL,
 )
-_RUN_BACKWARD: Final = compat.run_backward.__code__
 
 
 def explain_foreign(
@@ -43,7 +42,7 @@ def explain_foreign(
     roots: list[Any] = []
     while trace is not None:
         innermost = trace.tb_frame
-        if innermost.f_code is _RUN_BACKWARD:
+        if innermost.f_code is compat.RUN_BACKWARD:
             roots = list(innermost.f_locals.get("t_outputs", ()))
         trace = trace.tb_next
     for node in _nodes(roots):

@@ -34,8 +34,7 @@ __all__ = [
 # How many frames above the line that saves may lie between it and the module it belongs to.
 _MODULE_DEPTH: Final = 16
 
-# The frame of torch that each call of a module goes through.
-CALL_MODULE: Final[CodeType] = compat.call_module.__code__
+CALL_MODULE: Final = compat.CALL_MODULE
 
 # Shared with `locate()`, so that both mean the same by the user's own line.
 _kinds: Final = _location._kinds  # noqa: SLF001  the memo itself: a call for each frame is too dear

@@ -74,28 +74,31 @@ def _plan(func: Any) -> _Plan:
     return plan
 
 
+# No comprehensions: each is a function of its own, which the compiler would look at.
 def _read(func: Any) -> _Plan:
     schema = compat.schema_of(func)
     if schema is None:
         return _NOTHING
-    written = tuple(
-        (-1 if arg.kwarg_only else position, arg.name)
-        for position, arg in enumerate(schema.arguments)
-        if arg.alias_info is not None and arg.alias_info.is_write
-    )
     if schema.name in _BATCH_NORMS:
         return _STATISTICS
+    written: list[tuple[int, str]] = []
+    everything: list[tuple[int, str]] = []
+    for position, arg in enumerate(schema.arguments):
+        known_by = (-1 if arg.kwarg_only else position, arg.name)
+        everything.append(known_by)
+        if arg.alias_info is not None and arg.alias_info.is_write:
+            written.append(known_by)
     foreign = not schema.name.startswith(("aten::", "prim"))
     if foreign or written:
         counted = compat.counts_writes(func)
-        if foreign and not written and not counted:
-            everything = tuple((n, arg.name) for n, arg in enumerate(schema.arguments))
-            return _Plan(everything, custom=True)
         if written:
-            return _Plan(written, counted=counted)
-    if any(out.alias_info is not None for out in schema.returns):
-        many = len(schema.returns) > 1 or str(schema.returns[0].type).startswith("List")
-        return _Plan(view=not many, views=many)
+            return _Plan(tuple(written), counted=counted)
+        if not counted:
+            return _Plan(tuple(everything), custom=True)
+    for out in schema.returns:
+        if out.alias_info is not None:
+            many = len(schema.returns) > 1 or str(schema.returns[0].type).startswith("List")
+            return _Plan(view=not many, views=many)
     return _NOTHING
 
 
@@ -154,14 +157,16 @@ class WriteMode(compat.DispatchMode):
             self._before(written)
         if plan.counted:
             result = func(*args, **kwargs)
-            versions = [_version(tensor, 1) for tensor in written]
+            versions = _versions(written, 1)
         else:
-            before = [_version(tensor) for tensor in written]
+            before = _versions(written)
             # What such an operation is made of must count as it does without a mode around it.
             with compat.counting():
                 result = func(*args, **kwargs)
-            after = [_version(tensor) for tensor in written]
-            versions = [v if v != b else None for v, b in zip(after, before, strict=True)]
+            versions = _versions(written)
+            for n, version in enumerate(before):
+                if versions[n] == version:
+                    versions[n] = None  # it is not counted
         if self._notes is None:
             return result
         place = place_of_write(_getframe(1).f_back)
@@ -192,11 +197,14 @@ def _note_write(
         return
 
 
-def _version(tensor: Tensor, more: int = 0) -> int | None:
-    try:
-        return compat.version_of(tensor) + more
-    except RuntimeError:  # an inference tensor counts nothing
-        return None
+def _versions(tensors: list[Tensor], more: int = 0) -> list[int | None]:
+    found: list[int | None] = []
+    for tensor in tensors:
+        try:
+            found.append(compat.version_of(tensor) + more)
+        except RuntimeError:  # an inference tensor counts nothing
+            found.append(None)
+    return found
 
 
 def view_key(view: Tensor, *, many: bool) -> Any:
@@ -212,10 +220,9 @@ def _written(plan: _Plan, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     found: list[Tensor] = []
     for position, name in plan.written:
         value = args[position] if 0 <= position < len(args) else kwargs.get(name)
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, Tensor))
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, Tensor):
+                found.append(item)  # noqa: PERF401
     return found
 
 
@@ -227,6 +234,6 @@ compat.never_compile(
     _note_write,
     _plan,
     _read,
-    _version,
+    _versions,
     view_key,
 )

@@ -23,7 +23,7 @@ class Entered(NamedTuple):
 
     hooks: SaveHooks | None
     """None where other hooks were there already: they rule, as they do in PyTorch."""
-    mode: WriteMode | None
+    mode: WriteMode
 
 
 def enter(hooks: SaveHooks, mode: WriteMode) -> Entered:
@@ -32,7 +32,7 @@ def enter(hooks: SaveHooks, mode: WriteMode) -> Entered:
     free = compat.hooks_enabled() and (top is None or _is_ours(top))
     if free:
         compat.push_hooks(hooks.pack, hooks.unpack)
-    compat.push_mode(mode)
+    compat.enter_mode(mode)
     _tolerance.begin()
     return Entered(hooks if free else None, mode)
 
@@ -40,7 +40,7 @@ def enter(hooks: SaveHooks, mode: WriteMode) -> Entered:
 def leave(entered: Entered) -> None:
     """Take hooks and mode off again."""
     _tolerance.end()
-    _leave_mode(entered.mode)
+    compat.leave_mode(entered.mode)
     if entered.hooks is not None:
         _pop_hooks(entered.hooks)
 
@@ -61,17 +61,6 @@ def _pop_hooks(hooks: SaveHooks) -> None:
         lifted.append(top)
     for pair in reversed(lifted):
         compat.push_hooks(*pair)
-
-
-def _leave_mode(mode: WriteMode | None) -> None:
-    stack = [compat.mode_at(n) for n in range(compat.mode_count())]
-    if mode is None or mode not in stack:  # entered in another thread
-        return
-    lifted: list[Any] = []
-    while (top := compat.pop_mode()) is not mode:
-        lifted.append(top)
-    for other in reversed(lifted):
-        compat.push_mode(other)
 
 
 class _Tolerance:
