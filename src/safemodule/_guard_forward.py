@@ -83,7 +83,9 @@ def _dispatching(func: Any) -> Any:
     made = _bind(func, MARK, everywhere, _other_call)
     names = _guarded.names_of(func, made)
     return functools.update_wrapper(
-        FunctionType(made.__code__, names, made.__name__, None, made.__closure__), func
+        # A code object of its own, as in `_guarded.guard`: TorchDynamo keeps code by it.
+        FunctionType(made.__code__.replace(), names, made.__name__, None, made.__closure__),
+        func,
     )
 
 
