@@ -153,7 +153,7 @@ def main() -> int:
         help="versions of torch; `floor` is the oldest claimed, `newest` the newest on the index",
     )  # fmt: skip
     parser.add_argument("--python", nargs="+", default=None, metavar="X.Y")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "_generated" / "compat.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "_generated" / "versions.md")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
     parser.add_argument("pytest_args", nargs="*", help="options for pytest, after --")
     arguments = parser.parse_args()
