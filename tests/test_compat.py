@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
 
 import safemodule
 from safemodule import _compat
@@ -35,6 +36,8 @@ NAMES = {
     "_use_count": torch.Tensor,
     "_current_level": forward_ad,
     "SUPPORTED_NODES": pytree,
+    "_top_saved_tensors_default_hooks": torch._C._autograd,
+    "_disable_current_modes": _python_dispatch,
 }
 
 
@@ -140,6 +143,34 @@ def test_tracing_questions_are_answered():
     seen = []
     torch.func.vmap(lambda x: (seen.append(bool(_compat.transforms_active())), x)[1])(torch.ones(1))
     assert seen == [True]
+
+
+def test_saved_tensor_hooks(monkeypatch):
+    """The innermost pair, None where there is none or the name is missing."""
+    pair = (lambda t: t), (lambda t: t)
+    assert _compat.saved_tensor_hooks() is None
+    with torch.autograd.graph.saved_tensors_hooks(*pair):
+        assert tuple(_compat.saved_tensor_hooks()) == pair
+        monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+        assert _compat.saved_tensor_hooks() is None
+
+
+def test_outside_modes(monkeypatch):
+    """No dispatch mode is active inside the block; without the name the block does nothing."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Pass(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Pass():
+        with _compat.outside_modes():
+            assert not _compat.dispatch_modes()
+        assert _compat.dispatch_modes() == 1
+        with monkeypatch.context() as hidden:
+            hidden.delattr(_python_dispatch, "_disable_current_modes")
+            with _compat.outside_modes():
+                assert _compat.dispatch_modes() == 1
 
 
 def test_forward_ad_active(monkeypatch):

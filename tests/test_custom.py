@@ -151,6 +151,44 @@ def test_without_gradients(function):
     assert [m.argument for m in log] == ["x"]
 
 
+def on_a_view(x):
+    """The Function is given a view of an input that nobody has written yet."""
+    return MarkFirst.apply(x[:2]) * 3
+
+
+def under_no_grad(x):
+    """The Function is the first to write, where no gradient is recorded."""
+    with torch.no_grad():
+        return MarkFirst.apply(x) * 3
+
+
+@pytest.mark.parametrize("forward", [on_a_view, under_no_grad])
+def test_refusals_say_what_to_do(forward):
+    """Where PyTorch cannot be told of the copy: a clear error, and the caller is untouched."""
+    (x,) = inputs()
+    caller = Caller(x)
+    with pytest.raises(RuntimeError, match="is the first to write a guarded input") as caught:
+        forward_of(forward)(x)
+    caller.check()
+    text = str(caught.value)
+    assert text.index("return a new tensor") < text.index("x = x.clone()")
+
+
+@pytest.mark.parametrize("forward", [on_a_view, under_no_grad])
+def test_what_is_refused_works_once_the_input_is_private(forward):
+    """Written before, the input is the module's own, and the same call is right."""
+
+    def after_a_write(x):
+        x.add_(1)
+        return forward(x)
+
+    (x,) = inputs()
+    caller = Caller(x)
+    out = forward_of(after_a_write)(x)
+    caller.check()
+    assert out.tolist() == after_a_write(x.detach().clone()).tolist()
+
+
 def test_two_inputs():
     """Only the written one is redirected."""
 

@@ -30,8 +30,12 @@ from tests.helpers import (
     tensors,
 )
 from tests.zoo import edges
+from tests.zoo.autograd import FunctionThatWritesItsInput
 
 EDGES = edges()
+# Refused under no_grad, by a clear error, where the input requires a gradient: PyTorch has noted the
+# input as dirty before it can be told of the copy. See `test_custom.py`.
+MARK_DIRTY = {FunctionThatWritesItsInput}
 every = pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.__name__)
 that_write = pytest.mark.parametrize(
     "edge", [edge for edge in EDGES if edge.writes], ids=lambda edge: edge.__name__
@@ -156,7 +160,9 @@ def test_as_a_submodule(edge):
 
 
 @pytest.mark.parametrize(
-    "edge", [edge for edge in EDGES if not edge.needs_grad], ids=lambda edge: edge.__name__
+    "edge",
+    [edge for edge in EDGES if not edge.needs_grad and edge not in MARK_DIRTY],
+    ids=lambda edge: edge.__name__,
 )
 def test_without_gradients(edge):
     """Under no_grad the results are those of clones, for every edge."""
