@@ -102,7 +102,8 @@ def _one_of_many(w, n, x):
 
 
 def _detached(w, n, x):
-    return n + w.one((".detach()", ".data", ".detach()[...]", ".data[...]"))
+    leaf = (".detach().requires_grad_()",) if x.dtype == torch.float64 else ()
+    return n + w.one((".detach()", ".data", ".detach()[...]", ".data[...]", *leaf))
 
 
 def _strided(w, n, x):
@@ -127,7 +128,9 @@ def _bits(w, n, x):
 
 def _complex(w, n, x):
     if x.dtype.is_complex:
-        return w.one((f"torch.view_as_real({n})", f"{n}.real", f"{n}.imag", f"{n}.conj()", f"{n}.mH"))
+        return w.one(
+            (f"torch.view_as_real({n})", f"{n}.real", f"{n}.imag", f"{n}.conj()", f"{n}.mH")
+        )
     return w.one((f"torch.view_as_complex({n})", f"torch.view_as_complex({n}.view(-1, 2))"))
 
 

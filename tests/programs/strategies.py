@@ -7,7 +7,7 @@ import functools
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from tests.programs.reference import Undefined
+from tests.programs.memory import Undefined
 from tests.programs.writer import Writer
 
 
