@@ -9,10 +9,13 @@ output, with the right gradient. So the handle is taken off the list.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.autograd import Function
 
 _APPLY: Any = getattr(Function.apply, "__code__", None)
@@ -70,13 +73,30 @@ def _without(context: Any, tensors: tuple[Any, ...], moved: list[Any]) -> tuple[
     return tuple(left)
 
 
+@functools.cache
+def _owners_per_input() -> int:
+    """Return how many owners `apply` adds to each of its inputs; asked once, by trying."""
+    counts: list[int] = []
+
+    class Probe(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            del ctx
+            counts.append(x._use_count())
+            return x.clone()
+
+    Probe.apply(torch.zeros(1))
+    return counts[0] - 1
+
+
 def held_by_apply(members: list[Any]) -> int:
     """Count the owners that a running custom Function adds: it holds its inputs in C++."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _APPLY:
             inputs = frame.f_locals.get("args", ())
-            return sum(any(x is member for member in members) for x in inputs)
+            given = sum(any(x is member for member in members) for x in inputs)
+            return given * _owners_per_input()
         frame = frame.f_back
     return 0
 
