@@ -12,7 +12,7 @@ import torch
 
 import safemodule
 from tests.programs.check import Mismatch, Program, check, check_reference
-from tests.programs.reference import Undefined
+from tests.programs.memory import Undefined
 from tests.programs.shrink import shrink
 from tests.programs.strategies import programs
 from tests.sweep.programs import fails

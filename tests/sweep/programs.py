@@ -20,7 +20,7 @@ import hypothesis
 import torch
 
 from tests.programs.check import Mismatch, check, defined
-from tests.programs.reference import Undefined
+from tests.programs.memory import Undefined
 from tests.programs.shrink import shrink
 from tests.programs.strategies import programs
 
