@@ -49,7 +49,7 @@ class CompiledHandle(Tensor):
             if code == _VIEW or (code == _OUT and "out" not in named):
                 return _view(func, args, named)
             if code == _FIRST and len(args) > 0 and not _saves_result(func):
-                func(args[0], *_cloned(args[1:]), **_cloned_named(named))
+                _write_first(func, args[0], _cloned(args[1:]), _cloned_named(named))
                 return args[0]
             if code == _ITSELF:
                 func(*args, **named)
@@ -115,6 +115,23 @@ def _view(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return _handles(func(*args, **kwargs))
 
 
+_copy = Tensor.copy_
+
+
+def _write_first(func: Any, target: Tensor, rest: Any, kwargs: dict[str, Any]) -> None:
+    """Run an operation that writes its first argument; the variable stays a handle.
+
+    After a write with a tensor among the other arguments, TorchDynamo derives what it knows of the
+    written variable from a value that is plain. That variable would be no handle any more, and could
+    not be returned: it is of a class without a name in the generated code. An alias may become so.
+    (torch/_dynamo/variables/tensor.py: `_sync_if_inplace_mutation`)
+    """
+    others: list[Tensor] = []
+    _flatten(rest, others)
+    _flatten(list(kwargs.values()), others)
+    func(target if len(others) == 0 else _alias(target), *rest, **kwargs)
+
+
 def _write(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation that writes some of its arguments, or none, as the flags among them say."""
     shape = (_outline(args), _outline(list(kwargs.values())), tuple(kwargs))
@@ -133,7 +150,7 @@ def _write(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     out = func(*args, **kwargs)
     if apart:
         for target, stand_in in zip(targets, stand_ins, strict=True):
-            target.copy_(stand_in)
+            _write_first(_copy, target, (stand_in,), {})
     for target, stand_in in zip(targets, stand_ins, strict=True):
         if out is stand_in:
             return target

@@ -309,6 +309,39 @@ def test_operations_compiled(name):
     agree(whole(guarded), guarded, one)
 
 
+WRITES_RETURNED = {
+    "relu_": lambda x, y: x.relu_(),
+    "relu(inplace=True)": lambda x, y: nn.functional.relu(x, inplace=True),
+    "leaky_relu(inplace=True)": lambda x, y: nn.functional.leaky_relu(x, 0.1, inplace=True),
+    "exp_": lambda x, y: x.exp_(),
+    "add_": lambda x, y: x.add_(y),
+    "mul_ by itself": lambda x, y: x.mul_(x),
+    "copy_": lambda x, y: x.copy_(y),
+    "setitem": lambda x, y: [x.__setitem__(0, y[1]), x][1],
+    "a view": lambda x, y: [x.view(-1).add_(y.view(-1)), x][1],
+}
+
+
+@pytest.mark.parametrize("name", WRITES_RETURNED)
+def test_a_written_input_stays_a_handle(name):
+    """What was written with a tensor, or saved as a result, is returned, and is read and written."""
+    write = WRITES_RETURNED[name]
+    returned = freeze_inputs(write)
+
+    @freeze_inputs
+    def read_later(x, y):
+        write(x, y)
+        before = x.sin() + x.exp()
+        x.mul_(2)
+        return before, x
+
+    def inputs():
+        return one()[0], one()[0] + 2
+
+    agree(whole(returned), returned, inputs)
+    agree(whole(read_later), read_later, inputs)
+
+
 def test_a_custom_function_saved_before_a_write_is_as_a_manual_clone():
     """PyTorch's compiler gives a custom Function the value of after the write, clone or not.
 
