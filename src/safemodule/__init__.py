@@ -5,7 +5,7 @@ As if every input had been cloned on entry, except that nothing is copied unless
 
 from __future__ import annotations
 
-from safemodule import _transforms
+from safemodule import _outside
 from safemodule._decorator import freeze_inputs
 from safemodule._errors import InplaceError, InputMutationError, InputMutationWarning
 from safemodule._explain import explain
@@ -39,4 +39,4 @@ __all__ = [
 for _public in (SafeModule, freeze_inputs, freeze):
     _public.__module__ = "safemodule"
 
-_transforms.install()
+_outside.install()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from safemodule._import_hook import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -114,34 +114,4 @@ def adapt_compiled(
 
         context.__call__ = call
 
-    loaded = sys.modules.get(_EVAL_FRAME)
-    if loaded is not None:
-        install(loaded)
-    else:
-        sys.meta_path.insert(0, _WhenImported(_EVAL_FRAME, install))
-
-
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls a function with a module once it has been imported."""
-
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
-        self._name = name
-        self._then = then
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        del path, target
-        if fullname != self._name or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        loader, then = spec.loader, self._then
-        run = loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            run(module)
-            then(module)
-
-        loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    when_imported(_EVAL_FRAME, install)

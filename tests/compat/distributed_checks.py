@@ -214,6 +214,8 @@ def fully_shard(rank):
     """FSDP2: parameters sharded, gradients equal to those of a plain module."""
     from torch.distributed.fsdp import fully_shard as shard
 
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        return  # before torch 2.7 it needs an accelerator
     safe, plain = pair()
     for layer in (safe.first, safe.second):
         shard(layer)
@@ -309,7 +311,10 @@ def all_reduce(rank):
         return x
 
     log = collective(run, [torch.full((3,), 3.0)], torch.full((3,), 1.0 + rank))
-    assert [(m.op, m.argument) for m in log] == [("all_reduce", "x")]
+    if hasattr(dist.distributed_c10d, "has_torch_function"):
+        assert [(m.op, m.argument) for m in log] == [("all_reduce", "x")]
+    else:  # older versions of torch do not say what a collective does with a tensor
+        assert [(m.op, m.argument) for m in log.copies] == [("torch.distributed", "x")]
 
 
 @check

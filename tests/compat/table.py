@@ -70,6 +70,7 @@ ROWS: Final[tuple[Row, ...]] = (
             "compile",
             "compiled_fullgraph", "operations_compiled",
             "a_custom_function_saved_before_a_write_is_as_a_manual_clone",
+            "a_written_input_stays_a_handle",
         ),
         "From PyTorch 2.8 on. An input that a custom `autograd.Function` or `torch.vmap` has used "
         "before the write is differentiated as after a manual clone: that is the compiler's own "

@@ -12,7 +12,7 @@ from tests.helpers import Caller, compare_with_clones, same
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit"),
 ]
 
 

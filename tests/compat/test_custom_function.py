@@ -202,7 +202,7 @@ def test_vmap_of_a_function_inside(name):
     )
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit")
 def test_forward_mode_of_a_function_inside():
     """The `jvp` of a Function, of a handle with a tangent."""
     from torch.autograd import forward_ad as fwAD

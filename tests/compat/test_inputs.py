@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
     pytest.mark.filterwarnings("ignore:.*quantize.* deprecated"),
     pytest.mark.filterwarnings("ignore:torch.ao.quantization"),
-    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit"),
 ]
 
 

@@ -12,8 +12,10 @@ from tests.helpers import Caller, assert_plain, compare_with_clones, same
 
 # TorchScript is deprecated, and in use; `torch.export` itself uses what is deprecated.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
+    # What the versions of torch say of their own insides.
+    pytest.mark.filterwarnings(r"ignore:::torch\..*"),
 ]
 
 

@@ -329,7 +329,18 @@ def test_hooks_that_keep_the_tensor_itself_are_as_in_pytorch():
     same(found[0], found[1])
 
 
-@pytest.mark.parametrize("where", ["around", "inside"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "around",
+        pytest.param(
+            "inside",
+            marks=pytest.mark.skipif(
+                torch.__version__ < "2.7", reason="torch 2.6 does not show which hooks are active"
+            ),
+        ),
+    ],
+)
 def test_allow_mutation_on_saved_tensors(where):
     """PyTorch's own copy-on-write of saved tensors, around a guarded call and inside one."""
 

@@ -25,7 +25,7 @@ from tests.helpers import Caller, assert_same_results, compare_with_clones, same
 
 # Forward-mode AD imports what is deprecated, and `linearize` warns of its own graph.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit"),
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
 ]
 

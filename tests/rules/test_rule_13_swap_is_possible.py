@@ -23,6 +23,8 @@ def held(request):
             x.add_(1)
         seen["error"] = str(caught.value)
         seen["values"] = [x.tolist(), v.tolist(), w.tolist()]
+        seen["together"] = torch._C._is_alias_of(x, v) and torch._C._is_alias_of(x, w)
+        seen["shared"] = torch._C._is_alias_of(x, seen["caller"])
         v_alone = v * 1
         del weak
         x.mul_(2)  # now it can
@@ -35,11 +37,12 @@ def held(request):
 def test_nothing_has_changed(held):
     """Handle and views are what they were, and the caller's tensor is untouched."""
     forward, seen = held
-    x = torch.ones(3)
+    x = seen["caller"] = torch.ones(3)
     caller = Caller(x)
     with record() as log:
         forward(x)
     caller.check()
+    assert (seen["together"], seen["shared"]) == (True, True)
     assert seen["values"] == [[1, 1, 1], [1, 1], [1, 1, 1]]
     assert [m.op for m in log] == ["mul_"]
 
@@ -47,7 +50,8 @@ def test_nothing_has_changed(held):
 def test_it_works_again_afterwards(held):
     """Views and handle still belong together."""
     forward, seen = held
-    v, x = forward(torch.ones(3))
+    seen["caller"] = torch.ones(3)
+    v, x = forward(seen["caller"])
     assert seen["after"] == [[2, 2, 2], [2, 2], [2, 2, 2]]
     assert v.tolist() == [1, 1]
     assert x.tolist() == [2, 2, 2]
@@ -56,6 +60,7 @@ def test_it_works_again_afterwards(held):
 def test_the_error_says_what_to_do(held):
     """In plain words."""
     forward, seen = held
-    forward(torch.ones(3))
+    seen["caller"] = torch.ones(3)
+    forward(seen["caller"])
     assert "nothing was written" in seen["error"]
     assert "clone" in seen["error"]

@@ -3,7 +3,8 @@
 Each sample of the operator database is called as a function, method, operator, in-place and with
 ``out=``, inside a guarded function, and once more on copies without any guard. Results and what the
 function sees of its inputs afterwards must be equal bit for bit, the caller's tensors untouched, and
-the record must name the inputs that the plain call changed, no more and no fewer.
+the record must name the inputs that the plain call changed, no more and no fewer. An input of
+another layout than strided is cloned on entry, so writes of it are right, and not on record.
 
     python -m tests.sweep ops [--sample N] [--seed S]
 """
@@ -109,6 +110,23 @@ def outs_for(result, thorough):
         yield name, tuple(made) if several else made[0]
 
 
+def apart(call):
+    """Return an in-place call that reads a copy of what it writes.
+
+    Left alone, `x.addmm_(x, y)` reads elements that it has written already.
+    """
+    return lambda input, *args, **kwargs: call(input, args[0].clone(), *args[1:], **kwargs)  # noqa: A006
+
+
+def alike(one, other):
+    """Tell whether one tensor may stand for another."""
+    return (
+        isinstance(one, torch.Tensor)
+        and isinstance(other, torch.Tensor)
+        and (one.shape, one.dtype, one.layout) == (other.shape, other.dtype, other.layout)
+    )
+
+
 # -- one call --------------------------------------------------------------------------------------
 
 
@@ -179,8 +197,11 @@ class Checker:
         self.geometry_is_used = False
         """`as_strided` names places in memory: a copy that is made after it has the same ones."""
 
-    def check(self, call, values, then=""):
-        """Compare one call; returns the result and the relations of the plain one."""
+    def check(self, call, values, then="", plain=None):
+        """Compare one call; returns the result and the relations of the plain one.
+
+        `plain`: what to call without a guard, if something else.
+        """
         originals = common.inputs_of(values)
         pictures = {path: common.Picture(x) for path, x in originals.items()}
         with record() as log:
@@ -195,11 +216,11 @@ class Checker:
             for path, x in common.inputs_of(inputs).items()
             if not common.shared(x, originals.get(path, x))
         }
-        oracle, changed = self._plain(call, then, values, moved)
-        for what, ours, plain in zip(
+        oracle, changed = self._plain(plain or call, then, values, moved)
+        for what, ours, theirs in zip(
             ("result", "relations", "inputs"), (result, relations, inputs), oracle, strict=True
         ):
-            found = common.difference(ours, plain)
+            found = common.difference(ours, theirs)
             if found:
                 faults.append(f"{what}: {found}")
         able = {path for path, x in originals.items() if common.ordinary(x)}
@@ -288,6 +309,14 @@ def _sweep_op(checker, op, dtype):
             for form, out in outs_for(result, thorough):
                 checker.where = f"{name} {form} {dtype} #{label}"
                 checker.check(op.op, {**values, "kwargs": {**sample.kwargs, "out": out}})
+            if alike(sample.input, result):
+                checker.where = f"{name} out=input {dtype} #{label}"
+                checker.check(op.op, {**values, "kwargs": {**sample.kwargs, "out": sample.input}})
+        if sample.args and alike(sample.input, sample.args[0]):
+            twice = {**values, "args": (sample.input, *sample.args[1:])}
+            for form in forms:
+                checker.where = f"{name} {form.name} {dtype} #{label} input given twice"
+                checker.check(form.call, twice, plain=None if form.pokes else apart(form.call))
 
 
 def _sweep_foreach(checker, op, dtype):

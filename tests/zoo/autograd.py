@@ -48,6 +48,26 @@ class SavedResult(Edge):
         return (x.exp() + 1) * 1
 
 
+class ReadsWhatItWrites(Edge):
+    """One operation writes an input and saves the same input: `x.mul_(x)`."""
+
+    writes = [("mul_", "x"), ("addcmul_", "x")]
+    refused = True
+
+    @staticmethod
+    def inputs():
+        return (ramp(4),)
+
+    def forward(self, x):
+        x.mul_(x)
+        x.addcmul_(x, x)
+        return x * 1
+
+    def reference(self, x):
+        x = x * x
+        return x + x * x
+
+
 class SavedThroughAView(Edge):
     """Autograd saves a view, which Python has dropped, of the written copy."""
 

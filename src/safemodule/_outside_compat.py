@@ -1,4 +1,4 @@
-"""Where `torch.func` takes a tensor out of Python's sight; private names of torch."""
+"""Where torch takes a tensor out of Python's sight; private names of torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from safemodule._compat import transforms_active
+from safemodule._import_hook import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,3 +56,36 @@ def _prepared(wrap: Any, kind: type, prepare: Callable[[Any], None]) -> Any:
         return wrap(tensor, *args, **kwargs)
 
     return wrapped
+
+
+# Every collective asks these for its tensors, by the name of the argument, before anything else.
+# (torch/distributed/distributed_c10d.py)
+_CHECKS = ("_check_single_tensor", "_check_tensor_list")
+
+
+def before_collectives(kind: type, prepare: Callable[[Any], None]) -> None:
+    """Call `prepare` with each tensor of class `kind` that a collective is given.
+
+    Newer versions of torch route collectives through `__torch_function__`, and nothing is done.
+    """
+
+    def install(c10d: Any) -> None:
+        if hasattr(c10d, "has_torch_function"):
+            return
+        for name in _CHECKS:
+            check = getattr(c10d, name, None)
+            if check is not None:
+                setattr(c10d, name, _checked(check, kind, prepare))
+
+    when_imported("torch.distributed.distributed_c10d", install)
+
+
+def _checked(check: Any, kind: type, prepare: Callable[[Any], None]) -> Any:
+    @functools.wraps(check)
+    def checked(given: Any, *args: Any, **kwargs: Any) -> Any:
+        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+            if type(tensor) is kind:
+                prepare(tensor)
+        return check(given, *args, **kwargs)
+
+    return checked
