@@ -434,6 +434,8 @@ def test_ctrl_c(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A background job of a shell without job control ignores it, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- no threads
     )
     assert process.stdout.readline() == "[0.0, 0.0, 0.0]\n"
     assert process.stdout.readline() == "ready\n"
