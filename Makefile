@@ -27,6 +27,10 @@ lint: env ## ruff, formatting, types, and the docs with warnings as errors
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
+	$(VENV)/bin/mypy
+	@# every public name has a complete type; it looks at the first Python on PATH
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" pyright --ignoreexternal --verifytypes safemodule \
+	  > $(VENV)/verifytypes.log || { cat $(VENV)/verifytypes.log; exit 1; }
 	@$(MAKE) --no-print-directory docs
 
 docs: env ## build the documentation into docs/_build/html

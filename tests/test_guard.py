@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+import safemodule
 from safemodule import (
     InputMutationError,
     Mutable,
@@ -105,6 +106,15 @@ def test_holds_from_the_call_until_removal():
     held.remove()
     assert not held.active
     assert writes(net)[0]
+
+
+def test_type_of_a_guard_is_public_and_no_star_import():
+    """What `guard` returns can be named in an annotation, and shows its public name."""
+    for made in (guard(Net()), guard()):
+        with made:
+            assert isinstance(made, safemodule.Guard)
+    assert f"{safemodule.Guard.__module__}.{safemodule.Guard.__qualname__}" == "safemodule.Guard"
+    assert "Guard" not in safemodule.__all__
 
 
 def test_removed_at_the_end_of_the_block_in_case_of_an_error():

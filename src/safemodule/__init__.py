@@ -11,6 +11,7 @@ from safemodule._errors import InplaceError, InputMutationError, InputMutationWa
 from safemodule._explain import explain
 from safemodule._freeze import freeze
 from safemodule._guard import guard
+from safemodule._guard_base import Guard as Guard  # for annotations only: not in __all__
 from safemodule._modes import get_mode, mode, set_mode
 from safemodule._module import SafeModule
 from safemodule._mutable import Mutable

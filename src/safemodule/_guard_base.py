@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from safemodule._guard_forward import (
@@ -26,18 +27,51 @@ if TYPE_CHECKING:
     from safemodule._modes import Mode
     from safemodule._state import Plan
 
-__all__ = ["Guard", "alive"]
+__all__ = ["BaseGuard", "Guard", "alive"]
 
 
-class Guard:
-    """What `guard` returns: protection that is in force until it is removed.
+class Guard(ABC):
+    """What `guard` returns: protection that holds until it is removed.
+
+    It is made by `guard`, and by nothing else. At the end of a ``with`` block it is removed.
 
     Attributes:
         active: Whether it is in force.
+
+    Example:
+        >>> import torch
+        >>> import safemodule
+        >>> protection = safemodule.guard(torch.nn.ReLU(inplace=True))
+        >>> isinstance(protection, safemodule.Guard), protection.active
+        (True, True)
+        >>> protection.remove()
+        >>> protection.active
+        False
     """
 
+    active: bool
+
+    @abstractmethod
+    def remove(self) -> None:
+        """End the protection; everything is as it was before. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class BaseGuard(Guard):
+    """A guard that patches classes: what that of one model and that of every module share."""
+
     def __init__(self, mode: Mode | None, mutable: tuple[str, ...]) -> None:
-        self.active: bool = True
+        self.active = True
         self.calls: dict[Any, Any] = {}
         """The guarded form of each `forward`; empty after removal."""
         self._known: set[str] = set()
@@ -53,7 +87,6 @@ class Guard:
         self._undo.atexit = False
 
     def remove(self) -> None:
-        """End the protection; everything is as it was before. A second call does nothing."""
         with lock:
             if self.active:
                 self.active = False
@@ -63,31 +96,20 @@ class Guard:
                     _drop_assigned(self, module)
                 self._undo()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.remove()
-
     # A copy of a module is guarded by the same guard; a pickle of one holds None in its place.
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Guard:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def __copy__(self) -> Guard:
+    def __copy__(self) -> Self:
         return self
 
     def __reduce__(self) -> Any:
         return type(None), ()
 
+    @abstractmethod
     def leave_modules(self) -> None:
         """Take back what was done to modules and to torch."""
-        raise NotImplementedError
 
     def meet_module(self, module: Module) -> None:
         """Guard calls of a module's class, and a `forward` of its own."""
@@ -130,7 +152,7 @@ def _unpatch_all(owners: dict[type, type | None]) -> None:
         owners.clear()
 
 
-def _drop_assigned(guard: Guard, module: Module) -> None:
+def _drop_assigned(guard: BaseGuard, module: Module) -> None:
     forward = module.__dict__.get("forward")
     if isinstance(forward, InstanceForward):
         forward.drop(guard)
@@ -141,3 +163,6 @@ def _drop_assigned(guard: Guard, module: Module) -> None:
 def _is_compiled(module: Module) -> bool:
     """Tell whether this is what `torch.compile` returns: its forward enters the compiled code."""
     return type(module).__qualname__ == "OptimizedModule"
+
+
+Guard.__module__ = "safemodule"

@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 from torch.jit import ScriptModule
 from torch.nn import Module
 
-from safemodule._guard_base import Guard
+from safemodule._guard_base import BaseGuard
 from safemodule._guard_forward import everywhere, lock
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _stack: Final[list[GuardEverywhere]] = []
 _call: Final[list[tuple[Any, Any]]] = []
 
 
-class GuardEverywhere(Guard):
+class GuardEverywhere(BaseGuard):
     """Guards every module that is called, in every thread.
 
     A module's class is patched when the first instance is called, with those of its submodules.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.jit import ScriptModule
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from safemodule._guard_base import Guard, alive
+from safemodule._guard_base import BaseGuard, alive
 from safemodule._guard_forward import MARK, lock
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["GuardModel"]
 
 
-class GuardModel(Guard):
+class GuardModel(BaseGuard):
     """Guards one model."""
 
     def __init__(

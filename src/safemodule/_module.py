@@ -12,7 +12,13 @@ from safemodule._guarded import PLAN
 from safemodule._modes import check_mode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from safemodule._modes import Mode
     from safemodule._state import Plan
+
+# A class keyword that is not given: what a base class says holds. None is a mode to go back to.
+_UNSAID: Any = object()
 
 
 class SafeModule(torch.nn.Module):
@@ -51,8 +57,16 @@ class SafeModule(torch.nn.Module):
         ('clamp_', 'boxes')
     """
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        own: dict[str, Any] = {name: keywords.pop(name) for name in _KEYWORDS if name in keywords}
+    def __init_subclass__(
+        cls,
+        *,
+        mode: Mode | None = _UNSAID,
+        mutable: Iterable[str] = _UNSAID,
+        snapshot: bool = _UNSAID,
+        **keywords: Any,
+    ) -> None:
+        said: dict[str, Any] = {"mode": mode, "mutable": mutable, "snapshot": snapshot}
+        own = {name: value for name, value in said.items() if value is not _UNSAID}
         try:
             super().__init_subclass__(**keywords)
         except TypeError:
@@ -61,7 +75,7 @@ class SafeModule(torch.nn.Module):
             unknown = ", ".join(map(repr, keywords))
             raise TypeError(
                 f"class {cls.__qualname__}: unknown keyword {unknown}; SafeModule takes "
-                f"{', '.join(map(repr, _KEYWORDS))}"
+                f"{', '.join(map(repr, said))}"
             ) from None
         own = _checked(own)
         options = {**_inherited(cls), **own}
@@ -71,9 +85,12 @@ class SafeModule(torch.nn.Module):
     # `__call__` stays nn.Module's own: tools patch that one (torch.fx), and a look at `forward` in
     # each call would cost 0.17 us. So `forward` is looked at where it can change.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        guard_forward(type(self), type(self)._safemodule_options, declares=False)
-        super().__init__(*args, **kwargs)
+    # Type checkers do not see it: in front of another class it would hide the signature of its own.
+    if not TYPE_CHECKING:
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            guard_forward(type(self), type(self)._safemodule_options, declares=False)
+            super().__init__(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":
@@ -81,7 +98,6 @@ class SafeModule(torch.nn.Module):
         super().__setattr__(name, value)
 
 
-_KEYWORDS = ("mode", "mutable", "snapshot")
 SafeModule._safemodule_options = {}  # type: ignore[attr-defined]
 
 
