@@ -85,6 +85,31 @@ def test_private_names_of_torch_stand_in_compat(path):
     assert private == []
 
 
+# What is looked up as text outside of the `*_compat.py` files.
+LOOKED_UP = {
+    "_fields",  # of named tuples, described in the documentation of Python
+    "_make",
+    "_safemodule",  # our own, on tensors of others
+    "_backward_cls",  # torch's, of a custom Function; without it no backward is a double one
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_no_private_name_is_looked_up_as_text(path):
+    """A name in quotes, or one put together, is held to the same rule."""
+    if path.name.endswith("_compat.py"):
+        return
+    private = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "hasattr"}:
+            name = node.args[1]
+            text = name.value if isinstance(name, ast.Constant) else ast.unparse(name)[2:]
+            is_text = isinstance(name, (ast.Constant, ast.JoinedStr))
+            if is_text and re.match("_(?!_)", text) and text not in LOOKED_UP:
+                private.append(f"{path.name}:{node.lineno}: {text}")
+    assert private == []
+
+
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_no_loose_ends(path):
     """Nothing is left to be done later."""

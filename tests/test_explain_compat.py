@@ -89,6 +89,44 @@ def test_parts_of_an_operation():
     assert not compat.counts_writes(torch.ops.aten._foreach_add_.Scalar)
 
 
+class Square(torch.autograd.Function):
+    """A custom Function."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise NotImplementedError  # never run backward
+
+
+def test_what_a_node_saved():
+    """Names, raw values and Functions of nodes; nothing of a node that has no such attributes."""
+    w = torch.ones(3, requires_grad=True)
+    tanh, square = w.tanh().grad_fn, Square.apply(w).grad_fn
+    assert compat.saved_attributes(tanh) == ["_saved_result"]
+    assert compat.saved_name("_saved_result") == "result"
+    assert "saved_tensors" in compat.saved_attributes(square)
+    assert compat.saved_name("saved_tensors") == "saved_tensors"
+    assert isinstance(compat.raw_saved(tanh, "result"), torch._C._autograd.SavedTensor)
+    assert len(compat.raw_saved(square, "saved_tensors")) == 1
+    assert compat.forward_of(square) is Square.forward
+    assert compat.forward_of(tanh) is None
+    bare = object()
+    assert compat.saved_attributes(bare) == []
+    assert compat.raw_saved(bare, "result") is compat.forward_of(bare) is None
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_node_of_a_batch_norm_tells_whether_it_trains(training):
+    """In training it uses none of the running statistics that it saved."""
+    norm = nn.BatchNorm1d(2).train(training)
+    assert compat.saved_in_training(norm(torch.rand(3, 2)).grad_fn) is training
+    assert not compat.saved_in_training(object())
+
+
 def test_never_compile():
     """The compiler can be kept away from a function, by the name that this torch has for it."""
     assert (compat._set_strategy or compat._skip_code) is not None

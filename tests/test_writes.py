@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from safemodule import _writes, _writes_schema, _writes_tables
+from safemodule import _writes, _writes_tables
 from safemodule._writes import EFFECTS, Kind, effect_of
 from tests.sweep import writes_sweep
 
@@ -577,18 +577,6 @@ def test_collectives_name_their_parameters():
             assert parameter in inspect.signature(func).parameters
             target = effect_of(func).written((), {parameter: [A, [B]]})
             assert [NAMES[id(tensor)] for tensor in target] == ["A", "B"]
-
-
-def test_without_schemas(monkeypatch):
-    """On a torch without these private functions names decide, and any result is looked at."""
-    monkeypatch.setattr(_writes_schema, "_schemas_of", _writes_schema._no_schemas)
-    monkeypatch.setattr(_writes_schema, "_has_kernel", _writes_schema._always)
-    monkeypatch.setattr(_writes, "EFFECTS", {})
-    assert effect_of(Tensor.add_).written((A, B), {})[0] is A
-    assert effect_of(torch.add).written((A, B), {"out": C})[0] is C
-    assert effect_of(Tensor.add).may_alias
-    assert effect_of(F.batch_norm).written((A, *STATS), {"training": True})[1] is STATS[1]
-    assert effect_of(torch.ops.aten.add_.Tensor).written((A, B), {})[0] is A
 
 
 def real(shape=(2, 3, 4), dtype=torch.float32):

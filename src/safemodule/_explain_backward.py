@@ -46,7 +46,7 @@ def overwritten(saved: Saved, frame: FrameType | None) -> Exception | None:
             or frame.f_code is compat.RUN_BACKWARD
         ):
             argument, variable = _argument_of(node, saved)
-        if argument.startswith("running_") and getattr(node, "_saved_training", False):
+        if argument.startswith("running_") and compat.saved_in_training(node):
             return None  # a batch norm saves what it then updates, and in training uses neither
         sentence = _sentence(saved, variable)
         writes = saved.log.since(saved.moment) if saved.log is not None else []
@@ -120,8 +120,7 @@ def _argument_of(node: Any, saved: Saved) -> tuple[str, Any]:
     """Return which of a node's saved values one is, in PyTorch's words, and the value as read."""
     if node is None or probing.found is not None:
         return "", None
-    names = [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
-    for name in names:
+    for name in compat.saved_attributes(node):
         probing.found = []
         probing.frame = caller(0)
         try:
@@ -132,11 +131,11 @@ def _argument_of(node: Any, saved: Saved) -> tuple[str, Any]:
         finally:
             probing.found = probing.frame = None
         if hits and isinstance(value, Tensor):
-            return name.removeprefix("_saved_"), value
+            return compat.saved_name(name), value
         if hits:
             same = [n for n, item in enumerate(value) if _is(item, saved.tensor)]
             position = same[0] if same else hits[0]
-            return f"{name.removeprefix('_saved_')}[{position}]", value[position]
+            return f"{compat.saved_name(name)}[{position}]", value[position]
     return "", None
 
 
@@ -183,7 +182,7 @@ def _place(write: Write) -> Place:
 def _saved_name(saved: Saved, node: Any, op: str, argument: str, *, is_function: bool) -> str:
     position = re.search(r"\[(\d+)\]$", argument)
     if is_function:
-        forward = getattr(getattr(node, "_forward_cls", None), "forward", None)
+        forward = compat.forward_of(node)
         return saved_by_function(forward, int(position.group(1))) if position else ""
     return saved_expression(saved.place, op, re.sub(r"\[\d+\]$", "", argument))
 

@@ -209,6 +209,41 @@ HOOKS_DISABLE = "_saved_tensors_hooks_disable"
 # still known. (torch/csrc/autograd/init.cpp)
 current_node: Any = getattr(_C, "_current_autograd_node", lambda: None)
 
+# The attributes of a node that hold what it saved, described in PyTorch's notes on autograd: read
+# as `_saved_self` (`saved_tensors` of a custom Function), set hooks on as `_raw_saved_self`. Without
+# them no argument is named, and what was saved before a block began is not explained.
+# (tools/autograd/gen_autograd_functions.py, torch/csrc/autograd/python_function.cpp)
+_SAVED = "_saved_"
+
+
+def saved_attributes(node: Any) -> list[str]:
+    """Return the names of a node's attributes that hold what it saved."""
+    return [name for name in dir(node) if name.startswith(_SAVED) or name == "saved_tensors"]
+
+
+def saved_name(attribute: str) -> str:
+    """Return what PyTorch calls a saved value: ``self`` for ``_saved_self``."""
+    return attribute.removeprefix(_SAVED)
+
+
+def raw_saved(node: Any, name: str) -> Any:
+    """Return what holds the saved value of this name, or a tuple of such; None if there is none."""
+    return getattr(node, f"_raw_saved_{name.removeprefix('saved_')}", None)
+
+
+def saved_in_training(node: Any) -> bool:
+    """Tell whether a node is a batch norm's, run in training."""
+    return getattr(node, f"{_SAVED}training", False) is True
+
+
+def forward_of(node: Any) -> Any:
+    """Return the `forward` of the custom Function whose node this is; None if it is none.
+
+    Without the attribute its line is not shown. (torch/autograd/function.py)
+    """
+    return getattr(getattr(node, "_forward_cls", None), "forward", None)
+
+
 # The node class of custom Functions, which calls their `backward`. (torch/autograd/function.py)
 FunctionNode: Any = torch.autograd.function.BackwardCFunction
 

@@ -73,15 +73,14 @@ def _nodes(roots: list[Any]) -> Iterator[Any]:
 
 def _failing(node: Any, message: str) -> str | None:
     """Return the saved value of a node that raises PyTorch's message, None if there is none."""
-    for name in dir(node):
-        if name.startswith("_saved_") or name == "saved_tensors":
-            try:
-                getattr(node, name)
-            except RuntimeError as error:
-                if _core(str(error)) == _core(message):
-                    return name.removeprefix("_saved_")
-            except Exception:  # noqa: BLE001, S112  a reader of the user's own
-                continue
+    for name in compat.saved_attributes(node):
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            if _core(str(error)) == _core(message):
+                return compat.saved_name(name)
+        except Exception:  # noqa: BLE001, S112  a reader of the user's own
+            continue
     return None
 
 
@@ -103,7 +102,7 @@ def _value(
         kept.append(_saved(compat.make_alias(Tensor, tensor), expected, notes))
         return kept[-1]
 
-    raw: Any = getattr(node, f"_raw_saved_{name.removeprefix('saved_')}", None)
+    raw = compat.raw_saved(node, name)
     many = isinstance(raw, (list, tuple))
     for position, one in enumerate(raw if many else (raw,)):
         kept.clear()

@@ -194,9 +194,7 @@ _BECAME: Final = {
 
 def _made_by_function(tensor: Tensor, text: str) -> Event:
     op, _ = op_of(tensor.grad_fn)
-    code = getattr(
-        getattr(getattr(tensor.grad_fn, "_forward_cls", None), "forward", None), "__code__", None
-    )
+    code = getattr(compat.forward_of(tensor.grad_fn), "__code__", None)
     if op == "BackwardHookFunction":
         return Event(
             "made", f"{text}: the one that torch puts around a module with a full backward hook"

@@ -18,6 +18,7 @@ import torch
 from safemodule import _writes_pick as pick
 from safemodule import _writes_schema as schema_facts
 from safemodule import _writes_tables as tables
+from safemodule._writes_compat import schema_of
 from safemodule._writes_pick import Target, Written
 
 if TYPE_CHECKING:
@@ -109,10 +110,11 @@ def _may_be_kept(func: Any) -> bool:
 
 def _examine(func: Any) -> Effect:
     if isinstance(func, _Overload):
-        schema = func._schema  # noqa: SLF001
-        return _operator(str(func).removesuffix(".default"), schema.name, [schema])
+        schema = schema_of(func)
+        shown = str(func).removesuffix(".default")
+        return _operator(shown, func.name().partition(".")[0], [] if schema is None else [schema])
     if isinstance(func, _Packet):
-        qualified = func._qualified_op_name  # noqa: SLF001
+        qualified = str(func).replace(".", "::", 1)
         return _operator(str(func), qualified, schema_facts.schemas_of(qualified))
     name = getattr(func, "__name__", type(func).__name__)
     if name in ("__get__", "__set__", "__delete__"):
@@ -205,6 +207,8 @@ def _operator(shown: str, qualified: str, schemas: Sequence[Any]) -> Effect:
         return Effect(shown, Kind.WRITE, writer, may_alias, saves)
     if _is_in_place(base) and base not in tables.STATE:  # c10d's schemas mark nothing
         return Effect(shown, Kind.WRITE, pick.first_list, may_alias, saves)
+    if not schemas:  # torch does not tell: see `_writes_compat`
+        return Effect(f"{shown}(out=)", Kind.WRITE, pick.out, may_alias, saves)
     return Effect(shown, Kind.READ, None, may_alias, saves_result=False)
 
 

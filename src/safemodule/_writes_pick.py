@@ -12,11 +12,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-Written = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
+from safemodule._writes_compat import interception_off
 
-# Private names of torch. Reads an attribute of a handle without arriving in `__torch_function__`,
-# nor in a mode of the user's. (torch/csrc/utils/disable_torch_function.cpp)
-_interception_off: Any = getattr(torch, "_C").DisableTorchFunction  # noqa: B009
+Written = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Any]]
 
 
 class Gate(NamedTuple):
@@ -162,7 +160,7 @@ def dropout_flag(parameters: Sequence[str], unbatched: int | None) -> Written:
         found = in_place(args, kwargs)
         if not found or (training.is_open(args, kwargs) and p.is_open(args, kwargs)):
             return found
-        with _interception_off():
+        with interception_off():
             return found if found[0].dim() == unbatched else ()
 
     return written
@@ -192,7 +190,7 @@ def resize_as_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
     template = argument(args, kwargs, 1, "the_template")
     if not isinstance(template, torch.Tensor):
         return first(args, kwargs)
-    with _interception_off():
+    with interception_off():
         sizes = tuple(template.shape)
     return _unless_equal_sizes(args, kwargs, sizes)
 
@@ -203,7 +201,7 @@ def _unless_equal_sizes(
     target = first(args, kwargs)
     if kwargs.get("memory_format") is not None:
         return target
-    with _interception_off():
+    with interception_off():
         return () if all(tuple(tensor.shape) == sizes for tensor in target) else target
 
 
@@ -219,7 +217,7 @@ def embedding(parameters: Sequence[str]) -> Written:
         indices = argument(args, kwargs, at["input"], "input")
         # embedding_bag still takes (weight, input), with a warning.
         if isinstance(weight, torch.Tensor) and isinstance(indices, torch.Tensor):
-            with _interception_off():
+            with interception_off():
                 if indices.is_floating_point() and not weight.is_floating_point():
                     return (indices,)
         return (weight,)

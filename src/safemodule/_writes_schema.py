@@ -8,38 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from safemodule import _writes_tables as tables
+from safemodule._writes_compat import find_schemas, has_kernel
 from safemodule._writes_pick import Gate, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Private names of torch. `_C` is torch._C.
-_C: Any = getattr(torch, "_C")  # noqa: B009
-
-
-def _no_schemas(_name: str) -> list[Any]:
-    return []
-
-
-def _always(_name: str, _key: str) -> bool:
-    return True
-
-
-# All schemas of a name, "aten::add" for one, without making the object torch.ops.aten.add.
-# (torch/csrc/jit/python/init.cpp) Without it functions are judged by name, results looked at.
-_schemas_of: Any = getattr(_C, "_jit_get_schemas_for_operator", _no_schemas)
-# Is this operator registered, and composed of others, so that its schema vouches for nothing?
-# (torch/csrc/utils/python_dispatch.cpp) Without it every function counts as composed.
-_has_kernel: Any = getattr(_C, "_dispatch_has_kernel_for_dispatch_key", _always)
-
 
 def schemas_of(qualified: str) -> list[Any]:
     """Return the schemas of ``aten::add``: those that take or return tensors."""
     found: list[Any] = []
-    for schema in _schemas_of(qualified):
+    for schema in find_schemas(qualified):
         arguments = [str(argument.type) for argument in schema.arguments]
         # List and dict methods of TorchScript share names with operators: pop, sort, __getitem__.
         if any(kind.startswith("Dict") for kind in arguments):
@@ -53,7 +33,7 @@ def is_composite(schema: Any) -> bool | None:
     """Say whether an operator is composed of others; None if the dispatcher does not know it."""
     name = f"{schema.name}.{schema.overload_name}".removesuffix(".")
     try:
-        return bool(_has_kernel(name, "CompositeImplicitAutograd"))
+        return bool(has_kernel(name, "CompositeImplicitAutograd"))
     except RuntimeError:
         return None
 
