@@ -21,7 +21,7 @@ def may_share(x: Tensor) -> bool:
       processes is not, and a write of the owner would move it away from them.
     - Nobody else owns it: a DLPack capsule has the address too.
     - It covers its storage, densely: the whole storage is what is copied; an expanded tensor would
-      keep stride 0.
+      keep stride 0. An empty one is mostly there to be resized, which a lazy copy does not survive.
     - No quantized tensor, no conj or neg bit, no complex tensor with a gradient: these crash or
       raise on the first write.
     """
@@ -35,7 +35,7 @@ def may_share(x: Tensor) -> bool:
         and not owned_elsewhere(x)
         and not x.is_shared()
         and x.storage_offset() == 0
-        and storage.nbytes() == x.numel() * x.element_size()
+        and 0 < storage.nbytes() == x.numel() * x.element_size()
         and x.is_contiguous()
     )
 
