@@ -355,6 +355,30 @@ def parameter():
     Net()(torch.ones(3))
 
 
+@forward("x", "float32[3] cpu", "add_", "argument of leaf_given_without_a_name.<locals>.shift")
+def leaf_given_without_a_name():
+    """The caller has no name for the leaf that it passes."""
+
+    def shift(x):
+        x.add_(1)  # writes
+
+    shift(torch.ones(3, requires_grad=True))
+
+
+@forward("", "unknown", "add_")
+def leaf_without_a_name():
+    """Nobody has a name for the leaf."""
+    torch.ones(3, requires_grad=True).add_(1)  # writes
+
+
+@forward("v", "float32[1] cpu", "add_")
+def named_view_of_a_leaf():
+    """A view of a leaf has a name of its own."""
+    w = torch.ones(3, requires_grad=True)  # makes
+    v = w[:1]
+    v.add_(1)  # writes
+
+
 @forward("boxes", "float32[1, 4] cpu", "item assignment", "argument of")
 def view_of_a_leaf():
     """A slice of a leaf is assigned to."""
@@ -428,6 +452,15 @@ def inference_tensor_saved():
     with torch.inference_mode():
         x = torch.ones(3)  # makes
     w * x  # writes
+
+
+@forward("", "unknown", "cannot be saved")
+def inference_tensor_saved_without_a_name():
+    """What takes part is an item of a list."""
+    w = torch.ones(3, requires_grad=True)
+    with torch.inference_mode():
+        batch = [torch.ones(3)]
+    w * batch[0]  # writes
 
 
 @forward("a", "float32[2] cpu", "add_")

@@ -384,6 +384,37 @@ def test_left_in_another_thread():
         assert state()[0] == 1
 
 
+def test_hooks_that_somebody_else_took_off():
+    """Leaving takes off our own hooks and no others, also where ours are gone already."""
+    block = explain()
+    block.__enter__()
+    _explain_compat.pop_hooks()
+    block.__exit__(None, None, None)
+    assert state()[0] == 0
+
+
+def test_without_sight_of_the_hooks(monkeypatch):
+    """On a torch that does not show them, blocks end in the order in which they began."""
+    monkeypatch.setattr(_explain_compat, "SEES_HOOKS", False)
+    with explain(), pytest.raises(InplaceError):
+        broken()
+    monkeypatch.undo()
+    assert state()[0] == 0
+
+
+def test_hooks_turned_off_below_those_of_somebody_else():
+    """A transform that does not mind hooks gets its way, whosever they are."""
+    on = torch._C._autograd._saved_tensors_hooks_enable
+    with explain(), saved_tensors_hooks(lambda t: t, lambda t: t):
+        off = torch._C._autograd._saved_tensors_hooks_disable
+        off("not now", False)
+        assert not _explain_compat.hooks_enabled()
+        on()
+        with pytest.raises(RuntimeError, match="not now"):
+            off("not now")
+        on()
+
+
 def test_error_can_be_pickled():
     """The error and its explanation survive a pickle: strings and numbers."""
     with pytest.raises(InplaceError) as info, explain():

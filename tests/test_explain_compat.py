@@ -133,6 +133,30 @@ def test_never_compile():
     compat.never_compile(lambda: None)
 
 
+def test_never_compile_by_its_older_name(monkeypatch):
+    """Until 2.6 one function did it; without any nothing is done."""
+    skipped = []
+    monkeypatch.setattr(compat, "_set_strategy", None)
+    monkeypatch.setattr(compat, "_skip_code", skipped.append)
+    compat.never_compile(test_alias)
+    assert skipped == [test_alias.__code__]
+    monkeypatch.setattr(compat, "_skip_code", None)
+    compat.never_compile(test_alias)
+    assert len(skipped) == 1
+
+
+def test_mode_that_somebody_else_took_off():
+    """Leaving a mode that is not on the stack leaves the others there."""
+
+    class Mode(compat.DispatchMode):
+        pass
+
+    mode, other = Mode(), Mode()
+    with other:
+        compat.leave_mode(mode)
+        assert compat._mode_at(compat._mode_count() - 1) is other
+
+
 def test_without_private_names(monkeypatch):
     """With all of them gone the block still explains."""
     for name in NAMES:
@@ -151,6 +175,8 @@ def test_without_private_names(monkeypatch):
     spec.loader.exec_module(bare)
     monkeypatch.undo()
     assert not bare._OWN_STACK
+    with bare.counting():  # nothing to force
+        assert torch.ones(1).add_(1) == 2
     assert bare.current_node() is None
     for name, module in list(sys.modules.items()):
         if name.startswith("safemodule._explain") and getattr(module, "compat", None) is compat:

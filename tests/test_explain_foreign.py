@@ -122,6 +122,55 @@ def test_custom_function():
     assert found.events[1].where.line.endswith("# written here")
 
 
+def test_several_values_of_a_custom_function():
+    """Among what one Function saved, None included, the value that was written is found."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(None, x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, grad):
+            _, x, y = ctx.saved_tensors
+            return grad * y, grad * x
+
+    def before():
+        x, y = torch.ones(2, 3, requires_grad=True), torch.ones(3, requires_grad=True).exp()
+        return y, Product.apply(x, y)
+
+    def inside(y, out):
+        y.mul_(2)  # written here
+        out.sum().backward()
+
+    _, found = explained(before, inside)
+    assert "by Product, a custom Function, as y" in found.events[0].text
+    assert found.events[1].where.line.endswith("# written here")
+
+
+def test_error_that_only_looks_like_it():
+    """Hooks of the user's may raise the same words, or others: the error stays what it is."""
+    words = (
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        "operation: [torch.FloatTensor [3]], which is output 0 of ExpBackward0, is at version 1; "
+        "expected version 0 instead."
+    )
+
+    def saved_with(error):
+        def unpack(_):
+            raise error
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            return torch.ones(3, requires_grad=True).exp()
+
+    other, same = saved_with(KeyError("another")), saved_with(RuntimeError(words))
+    with pytest.raises(RuntimeError) as info, explain():
+        (same + other).sum().backward()
+    assert type(info.value) is RuntimeError
+    assert str(info.value) == words
+
+
 def test_autograd_grad():
     """`torch.autograd.grad` is explained as `backward` is."""
 

@@ -13,10 +13,11 @@ from torch import nn
 from torch.autograd.graph import allow_mutation_on_saved_tensors, save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from safemodule import _explain, _explain_compat, _explain_notes
+from safemodule import _explain, _explain_compat, _explain_notes, freeze_inputs
 from safemodule._errors import InplaceError
 from safemodule._explain import explain, explanation_of
-from safemodule._explain_hooks import SaveHooks
+from safemodule._explain_backward import _argument_of
+from safemodule._explain_hooks import SaveHooks, probing
 
 needs_sight = pytest.mark.skipif(
     not _explain_compat.SEES_HOOKS, reason="this torch does not show the hooks of a thread"
@@ -284,6 +285,54 @@ def test_checkpoint(reentrant):
     assert calls == calls_found == 2
 
 
+class WritesWhatItSaved(torch.autograd.Function):
+    """Its backward writes a saved tensor, as some do to spare memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return x.mul_(2).mul_(grad)
+
+
+def test_saved_input_of_a_guarded_call():
+    """Backward is handed a copy of it, plain: whoever writes that reaches nobody."""
+    square = freeze_inputs(WritesWhatItSaved.apply)
+    x = torch.full((3,), 2.0, requires_grad=True) * 1
+    with explain():
+        out = square(x)
+        saved = out.grad_fn.saved_tensors[0]
+        assert type(saved) is torch.Tensor
+        assert saved.data_ptr() != x.data_ptr()
+        for _ in range(2):
+            (grad,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+            assert grad.tolist() == [4.0] * 3
+    assert x.tolist() == [2.0] * 3
+
+
+def test_value_that_cannot_be_read():
+    """Which of a node's values it is, is searched among those that can be read."""
+    saved = SaveHooks(_explain_notes.Notes(), lambda *_: None, check_values=False).pack(
+        torch.ones(3)
+    )
+
+    class Node:
+        @property
+        def _saved_broken(self):
+            raise KeyError("released")
+
+        @property
+        def _saved_other(self):
+            probing.found.append(saved)
+            return saved.tensor
+
+    assert _argument_of(Node(), saved) == ("other", saved.tensor)
+
+
 @needs_sight
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoint_with_explain_inside(reentrant):
@@ -454,6 +503,18 @@ def test_wrapper_subclass():
         y.mul_(2)
         with pytest.raises(InplaceError, match="written by mul_"):
             y.sum().backward()
+
+
+def test_plain_subclass():
+    """Of a subclass without a dispatch of its own, what is saved is its memory."""
+
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.ones(3).as_subclass(Named)
+    kept = SaveHooks(_explain_notes.Notes(), lambda *_: None, check_values=False).pack(x)
+    assert type(kept.tensor) is torch.Tensor
+    assert kept.tensor.data_ptr() == x.data_ptr()
 
 
 def test_sparse():

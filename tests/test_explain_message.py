@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from torch import nn
 from safemodule._errors import InplaceError
 from safemodule._explain import explain, explanation_of
 from safemodule._explain_backward import _type_text
+from safemodule._explain_frames import Place
+from safemodule._explain_message import Explanation, _short, event
 
 SEED = """\
 import torch
@@ -334,3 +337,25 @@ def test_cuda():
     found = explanation_of(info.value)
     assert found.tensor == "bool[3] cuda:0"
     assert [e.where.function for e in found.events] == [run.__qualname__] * 2
+
+
+def test_parts_that_are_missing(tmp_path, monkeypatch):
+    """No advice, a source that has changed since, a folder that is gone: the rest is said."""
+    found = Explanation("sentence", "float32[3] cpu", "x", "", (), ())
+    assert "Possible fixes" not in str(found)
+
+    name = str(tmp_path / "changed.py")
+    linecache.cache[name] = (1, None, ["def f(x):\n", "    return x.add_(1)\n"], name)
+    space = {}
+    exec(compile("def f(x):\n    return x.add_(1)\n", name, "exec"), space)
+    code = space["f"].__code__
+    places = [Place(code, 2 * n) for n, _ in enumerate(code.co_positions())]
+    whole = {event("written", "", p).mark for p in places}
+    linecache.cache[name] = (1, None, ["def f(x):\n", "    pass\n"], name)
+    assert {m for m in whole if m} != set()
+    assert event("written", "", places[-2]).mark is None
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert _short(name) == name

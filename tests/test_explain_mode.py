@@ -9,7 +9,7 @@ from torch import nn
 from safemodule import _explain_compat
 from safemodule._errors import InplaceError
 from safemodule._explain import explain, explanation_of
-from safemodule._explain_mode import WriteMode, view_key
+from safemodule._explain_mode import WriteMode, _Plan, _plan, view_key
 from safemodule._explain_notes import Notes
 
 
@@ -134,6 +134,36 @@ def test_sparse(notes):
     x.mul_(2)
     assert notes.seen == []
     assert x.to_dense()[0, 0] == 2
+    with torch.no_grad():
+        assert x.detach().is_sparse  # a view, and as little to note of it
+
+
+def test_operation_that_cannot_be_read():
+    """Whatever arrives, an error of ours is none of the program's."""
+
+    class Odd:
+        @property
+        def _schema(self):
+            raise RuntimeError("symbolic")
+
+        def __call__(self, x):
+            return x + 1
+
+    odd = Odd()
+    for _ in range(2):
+        assert WriteMode(Recorder()).__torch_dispatch__(odd, (), (1,)) == 2
+
+
+def test_view_made_in_a_nested_block():
+    """The outer block notes it."""
+    p = torch.zeros(1, requires_grad=True)
+    with pytest.raises(InplaceError) as info, explain(), explain(check_values=True):
+        with torch.no_grad():
+            view = torch.ones(2)[:1]  # the view
+        view.mul_(p)
+    made = explanation_of(info.value).events[0]
+    assert made.text.endswith("by slice")
+    assert made.where.line.endswith("# the view")
 
 
 @pytest.fixture(scope="module")
@@ -143,19 +173,27 @@ def library():
     def says(x):
         x.add_(1)
 
+    def views(x):
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            return torch.ops.explain_tests.views(x)
+
     fragment = torch.library.Library("explain_tests", "DEF")
     fragment.define("says(Tensor(a!) x) -> ()")
     fragment.define("hides(Tensor x) -> Tensor")
     fragment.define("reads(Tensor x) -> Tensor")
+    fragment.define("views(Tensor(a) x) -> Tensor(a)")
     fragment.impl("says", says, "CompositeExplicitAutograd")
     fragment.impl("hides", lambda x: x.add_(1) + 1, "CompositeExplicitAutograd")
     fragment.impl("reads", lambda x: x + 1, "CompositeExplicitAutograd")
+    fragment.impl("views", lambda x: x[:1], "CompositeExplicitAutograd")
+    fragment.impl("views", views, "ADInplaceOrView")
     yield torch.ops.explain_tests
     fragment._destroy()
 
 
 def test_operations_of_an_extension(notes, library):
     """They count as they do without a mode, and what they hide is seen by its version."""
+    assert _plan(library.views.default) == _Plan(view=True)
     x = torch.ones(3, 3)
     library.says(x[:1])
     assert versions(notes, x) == [x._version] == [1]
@@ -246,8 +284,11 @@ def test_names_of_optimizers():
     net = nn.Linear(2, 1)
     optimizer = torch.optim.AdamW(net.parameters())
     x = torch.randn(3, 2).requires_grad_()
-    with pytest.raises(InplaceError, match=r"in AdamW\.step"), explain():
-        loss = net(x).sum()
-        loss.backward(retain_graph=True)
-        optimizer.step()
-        loss.backward()
+    for scheduled in (False, True):
+        if scheduled:  # it wraps `step` once more
+            torch.optim.lr_scheduler.ConstantLR(optimizer)
+        with pytest.raises(InplaceError, match=r"in AdamW\.step"), explain():
+            loss = net(x).sum()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            loss.backward()

@@ -68,6 +68,11 @@ SAVED = [
     ("y = x[idx]", "[idx]", "index", "indices", "idx"),
     ("y = x[idx]", "[idx]", "index", "self", "x"),
     ("y = x.pow(2)", "pow(2)", "pow", "self", "x"),
+    ("y = x ** p", "** p", "pow", "result", "y"),
+    ("y = x @ w", "@ w", "mm", "scale", ""),
+    ("y = x > w", "> w", "gt", "self", "x"),
+    ("x *= w", "*= w", "mul", "result", "x"),
+    ("y = torch.nn.functional.linear(x, w, b)", "w, b)", "addmm", "mat2", "w"),
     ("y = torch.where(cond, x, w)", "x, w)", "where", "condition", "cond"),
     ("y = torch.mul(x, w)", "x, w)", "mul", "other", "w"),
     ("y = F.linear(x, w, b)", "w, b)", "addmm", "mat2", "w"),
@@ -157,6 +162,16 @@ def test_no_source(source):
     assert definition_line(f.__code__) == 1
 
 
+def test_operands_that_end_together():
+    """An item that ends where a sum ends is told from it by where it begins."""
+    f = function("def f(x, w, idx):\n    y = x + w[idx]\n")
+    ends = [Place(f.__code__, 2 * n) for n, _ in enumerate(f.__code__.co_positions())]
+    begins = {span(place).column for place in ends if span(place) and span(place).end_column == 18}
+    assert begins == {8, 12}
+    named = {saved_expression(p, "index", "self") for p in ends if span(p) and span(p).column == 12}
+    assert "w" in named
+
+
 def test_no_place():
     """A thread of the engine has no line."""
     nowhere = Place(None, -1)
@@ -217,4 +232,8 @@ def test_saved_by_function():
     )
     assert [saved_by_function(f, n) for n in range(4)] == ["x", "z", "", ""]
     assert saved_by_function(len, 0) == ""
+    source = linecache.getlines(f.__code__.co_filename)
+    source.append("%load_ext notebook\n")
+    linecache.cache[f.__code__.co_filename] = (1, None, source, f.__code__.co_filename)
+    assert saved_by_function(f, 0) == ""  # the whole is no Python
     assert saved_by_function(None, 0) == ""

@@ -180,6 +180,29 @@ def test_own_tensors_may_be_written_in_backward():
     assert x.grad.tolist() == [2.0] * 3
 
 
+class Copies(torch.autograd.Function):
+    """Its backward writes nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("function", [torch.exp, Copies.apply])
+def test_hooks_may_write_in_backward(function):
+    """A hook that keeps a sum is no backward that writes its gradient, whosever node it is."""
+    total = torch.zeros(3)
+    with explain(check_values=True):
+        y = function(torch.zeros(3, requires_grad=True))
+        y.register_hook(lambda grad: total.add_(grad))
+        y.sum().backward()
+    assert total.tolist() == [1.0] * 3
+
+
 DTYPES = [
     torch.bool,
     torch.uint8,
@@ -254,3 +277,17 @@ def test_no_checksum_without_memory():
     assert checksum(torch.eye(3).to_sparse()) is None
     assert checksum(torch.ones(3, device="meta")) is None
     assert same(torch.eye(3).to_sparse(), None)
+    seen = []
+    torch.func.vmap(lambda x: (seen.append(checksum(x)), x)[1])(torch.ones(2, 3))
+    assert seen == [None]
+
+
+def test_wrapper_subclass():
+    """A tensor whose memory only its own code knows is trained with, and not compared."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    x = TwoTensor(torch.ones(3), torch.full((3,), 2.0)).requires_grad_()
+    assert checksum(x) is None
+    with explain(check_values=True):
+        x.exp().sum().backward()
+    assert torch.equal(x.grad.b, torch.full((3,), 2.0).exp())

@@ -49,9 +49,7 @@ def saved_expression(place: Place, op: str, argument: str) -> str:
         return text_of(node.operand)
     if isinstance(node, ast.Subscript):
         return text_of(node.slice if argument.startswith("ind") else node.value)
-    if isinstance(node, ast.Call):
-        return text_of(_call_argument(tree, node, argument))
-    return ""
+    return text_of(_call_argument(tree, node, argument))
 
 
 def saved_by_function(forward: Any, position: int) -> str:

@@ -171,7 +171,7 @@ def _made(kind: str, found: _Found, notes: Notes) -> Event | None:
         return _made_by_function(tensor, text)
     if kind == "overlap":
         repeated = [str(d) for d, s in enumerate(tensor.stride()) if s == 0 and tensor.shape[d] > 1]
-        if repeated:
+        if repeated:  # pragma: no branch -- PyTorch finds no other overlap
             text += f": dimension {', '.join(repeated)} is expanded, all of it is one element"
     sought = tensor
     if kind == "view of a leaf" and tensor._base is not None:

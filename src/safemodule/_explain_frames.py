@@ -64,29 +64,21 @@ def place_of_save(frame: FrameType | None) -> tuple[CodeType | None, int, Any]:
     The module is the innermost whose call is on the stack. Its frame is one of torch that binds its
     arguments once, so reading its locals keeps nothing alive longer than the frame does.
     """
-    code: CodeType | None = None
-    offset = -1
     module: Any = None
     while frame is not None:
-        at = frame.f_code
-        if at is CALL_MODULE:
+        code = frame.f_code
+        if code is CALL_MODULE:
             if module is None:
                 module = weakref.ref(frame.f_locals["self"])
-            if code is not None:
-                return code, offset, module
-        elif code is None:
-            name = at.co_filename
+        else:
+            name = code.co_filename
             kind = _kinds.get(name)
             if kind is None:
                 kind = _classify(name, frame.f_globals)
             if kind == _USER:
-                code = at
-                offset = frame.f_lasti
-                if module is not None:
-                    return code, offset, module
-                return code, offset, _module_above(frame)
+                return code, frame.f_lasti, module or _module_above(frame)
         frame = frame.f_back
-    return code, offset, module
+    return None, -1, module
 
 
 def _module_above(frame: FrameType) -> Any:

@@ -26,11 +26,13 @@ def checksum(tensor: Tensor) -> Any:
     """Return the checksum of a tensor's values, or None for a kind that has no plain memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         return None
+    if compat.has_own_dispatch(type(tensor)):  # a wrapper: with its own code off it has no memory
+        return None
     try:
         # Off: the modes, which would see this; the hooks are off inside of one already.
         with compat.modes_off(), torch.no_grad():
             return _sum(tensor)
-    except (RuntimeError, NotImplementedError):  # a subclass or a transform without memory
+    except (RuntimeError, NotImplementedError):  # inside of a transform
         return None
 
 
