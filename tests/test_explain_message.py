@@ -315,6 +315,7 @@ def test_no_words_found(monkeypatch):
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_cuda():
     """On CUDA the device is named, and nothing waits for it."""
     w = torch.ones(3, requires_grad=True, device="cuda")

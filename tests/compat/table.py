@@ -461,9 +461,10 @@ ROWS: Final[tuple[Row, ...]] = (
         "works, see note",
         _in(
             "cuda",
-            "results_and_gradients", "memory", "autocast_and_scaler", "side_streams",
-            "a_stream_inside_forward", "pinned_memory", "attention_kernels",
-            "moving_between_devices", "snapshot_on_the_device",
+            "results_and_gradients", "memory", "memory_is_flat", "kernels",
+            "nothing_waits_for_the_device", "autocast_and_scaler", "side_streams",
+            "a_write_waits_for_its_stream", "a_stream_inside_forward", "pinned_memory",
+            "attention_kernels", "moving_between_devices", "snapshot_on_the_device",
         ),
         "These tests need a CUDA device and are skipped elsewhere; this table was made without one.",
     ),
@@ -471,7 +472,10 @@ ROWS: Final[tuple[Row, ...]] = (
         _CUDA,
         "CUDA graphs, inductor",
         "works, see note",
-        _in("cuda", "cuda_graph_capture", "graphed_callables", "inductor"),
+        _in(
+            "cuda",
+            "cuda_graph_capture", "graph_of_a_training_step", "graphed_callables", "inductor",
+        ),
         "These tests need a CUDA device and are skipped elsewhere; this table was made without one.",
     ),
 )  # fmt: skip
