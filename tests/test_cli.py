@@ -94,6 +94,14 @@ def test_help_is_enough(capsys):
     assert "demo" in text
 
 
+def test_command_after_a_dash(capsys):
+    """The command is the first word."""
+    with pytest.raises(SystemExit) as stop:
+        _cli.main(["--", "run", "train.py"])
+    assert stop.value.code == 2
+    assert "safemodule: error: " in capsys.readouterr().err
+
+
 def test_version(capsys):
     """As a reader of an error report wants it."""
     with pytest.raises(SystemExit):

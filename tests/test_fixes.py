@@ -144,6 +144,7 @@ def test_advice_computes_the_same(op, statement):
         ),
         ("states[1][0]", "x = states[1][0] + ...", 'states: Mutable[...], or mutable=("states",)'),
         ("out.logits", "logits = out.logits + ...", 'out: Mutable[...], or mutable=("out",)'),
+        ("f(t)", "x = f(t) + ...", 'f: Mutable[...], or mutable=("f",)'),
         ("d['a b']", "x = d['a b'] + ...", 'd: Mutable[...], or mutable=("d",)'),
     ],
 )

@@ -21,6 +21,7 @@ from safemodule import (
     Mutable,
     SafeModule,
     _guard_everywhere,
+    freeze_inputs,
     guard,
     mode,
     record,
@@ -422,6 +423,68 @@ def test_forward_assigned_to_an_instance():
     assert writes(net.shift)[0]
 
 
+def test_assigned_forwards_that_are_left_alone():
+    """One that is guarded already keeps what it declares; one that is nothing stays nothing."""
+    net, cache = Net(), torch.zeros(3)
+    declared = net.shift.forward = freeze_inputs(mutable=("x",))(lambda x: x.add_(1))
+    net.linear.forward = None
+    with guard(net):
+        assert net.shift.forward is declared
+        assert net.linear.forward is None
+        net.shift(cache)
+    assert cache.tolist() == [1, 1, 1]
+
+
+def test_assigned_forward_under_two_guards():
+    """The one that is left still guards it; what the user puts in its place stays."""
+    shift = Shift()
+    assigned = shift.forward = lambda x: x.add_(1)
+    with guard(shift):
+        with guard(shift):
+            pass
+        assert not writes(shift)[0]
+    assert shift.forward is assigned
+    with guard(shift):
+        other = shift.forward = lambda x: x.add_(2)
+    assert shift.forward is other
+
+
+def test_copy_of_an_assigned_forward():
+    """A shallow copy does the same."""
+    shift = Shift()
+    shift.forward = lambda x: x.add_(1)
+    with guard(shift):
+        twin = copy.copy(shift.forward)
+        assert isinstance(twin, InstanceForward)
+        assert not writes(twin)[0]
+    assert writes(twin)[0]
+
+
+def test_forward_taken_from_a_bare_module():
+    """It is none, and raises as it does in a plain module."""
+
+    class Bare(nn.Module):
+        forward = nn.Module.forward
+
+    with guard(Bare()) as protection, pytest.raises(NotImplementedError, match='"forward"'):
+        Bare()(torch.zeros(1))
+    assert not protection.active
+
+
+def test_copy_of_a_guard():
+    """There is one of it."""
+    with guard(Net()) as protection:
+        assert copy.copy(protection) is protection
+
+
+def test_removed_while_a_call_begins():
+    """A call that found the guard of every module before it was removed is not guarded."""
+    protection = guard()
+    protection.remove()
+    protection.meet(Shift())
+    assert writes(Shift())[0]
+
+
 def test_copies_of_a_module_with_an_assigned_forward():
     """A deep copy binds to the copy, a pickle holds what was assigned."""
     net = Net()
@@ -611,7 +674,9 @@ def test_every_module_with_an_assigned_forward():
     with guard():
         assert not writes(net)[0]
         assigned = net.forward = lambda x: x.add_(1)
-        assert not writes(net)[0]
+        for _ in range(2):
+            assert not writes(net)[0]
+        assert len(net.__dict__["forward"].guards) == 1
     assert net.forward is assigned
     assert writes(net)[0]
 

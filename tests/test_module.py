@@ -448,6 +448,48 @@ def test_forward_of_another_object_on_the_instance():
     assert outcome(net) == "copied"
 
 
+def test_method_set_as_forward():
+    """One of the module's own: its `forward` again, or another method."""
+
+    class Net(Safe):
+        def encode(self, x):
+            return x.add_(2)
+
+    net = Net()
+    net.forward = net.forward
+    assert outcome(net) == "copied"
+    with record() as log:
+        net(torch.zeros(1))
+    assert sum(m.count for m in log) == 1  # guarded once
+    net.forward = net.encode
+    x = torch.zeros(1)
+    assert (net(x).tolist(), x.tolist()) == ([2], [0])
+
+
+def test_forward_that_cannot_be_called():
+    """Raises when it is called, as in a plain module."""
+    errors = []
+    for net in (Safe(), Plain()):
+        net.forward = 3
+        with pytest.raises(TypeError) as caught:
+            net(torch.zeros(1))
+        errors.append(str(caught.value))
+    assert errors == ["'int' object is not callable"] * 2
+
+
+def test_base_that_refuses_to_be_subclassed():
+    """Its error is its own."""
+
+    class Final:
+        def __init_subclass__(cls):
+            raise TypeError("Final is final")
+
+    with pytest.raises(TypeError, match="Final is final"):
+
+        class Net(SafeModule, Final):
+            pass
+
+
 def test_forward_wrapped_on_the_instance():
     """`net.forward = wrapper(net.forward)`, as profilers do, is guarded once."""
     net = Safe()

@@ -25,6 +25,24 @@ def names(func, mutable=()):
     return declared_mutable(func, tuple(inspect.signature(func).parameters), mutable)
 
 
+def test_shown():
+    """As it is written."""
+    assert repr(Mutable[int]) == "typing.Annotated[int, safemodule.Mutable]"
+
+
+def test_forward_reference():
+    """A part in quotes is a string inside of an object."""
+
+    def func(a, b, c): ...
+
+    func.__annotations__ = {
+        "a": Optional["Mutable[Tensor]"],
+        "b": Optional["Tensor"],
+        "c": typing.ForwardRef("Mutable[Tensor]"),
+    }
+    assert declared_mutable(func, ("a", "b", "c"), ()) == {"a", "c"}
+
+
 def test_evaluated_annotations():
     """Not strings."""
 

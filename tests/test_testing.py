@@ -48,7 +48,7 @@ class Batch:
 class Slotted:
     """An object of no known kind, without a dict."""
 
-    __slots__ = ("unset", "x")
+    __slots__ = ("__weakref__", "unset", "x")
 
     def __init__(self, x):
         self.x = x
@@ -300,8 +300,9 @@ def test_modules_are_taken_as_they_are():
         torch.zeros(1).expand(3),
         torch.zeros(0, 3),
         torch.eye(2).to_mkldnn(),
+        torch.empty(2, dtype=torch.uint4),
     ],
-    ids=["meta", "nested", "conj", "expanded", "empty", "mkldnn"],
+    ids=["meta", "nested", "conj", "expanded", "empty", "mkldnn", "half a byte"],
 )
 def test_unusual_tensors(x):
     """They are looked at without being disturbed."""

@@ -74,6 +74,10 @@ WRITES = {
     "resize_": (call(Tensor.resize_, A, 3, 3), "A"),
     "resize_ tuple": (call(Tensor.resize_, A, (7,)), "A"),
     "resize_as_": (call(Tensor.resize_as_, A, WHOLE), "A"),
+    "resize_ format": (
+        call(Tensor.resize_, A, (2, 3), memory_format=torch.contiguous_format),
+        "A",
+    ),
     # with out=
     "add(out=)": (call(torch.add, A, B, out=C), "C"),
     "cummax(out=)": (call(torch.cummax, A, 0, out=(B, C)), "B C"),
@@ -224,6 +228,9 @@ WRITES_NOTHING = {
     ),
     "aten._native_batch_norm_legit eval": call(
         torch.ops.aten._native_batch_norm_legit.default, A, *AFFINE, *STATS, False, 0.1, 1e-5
+    ),
+    "aten._native_batch_norm_legit packet eval": call(
+        torch.ops.aten._native_batch_norm_legit, A, *AFFINE, *STATS, False, 0.1, 1e-5
     ),
     "native_batch_norm_backward": call(
         torch.ops.aten.native_batch_norm_backward.default,
@@ -454,6 +461,14 @@ def test_may_alias(func):
 def test_never_aliases(func):
     """What runs often and computes anew is known to, so that no result need be looked at."""
     assert not effect_of(func).may_alias
+
+
+def test_calls_that_torch_will_refuse():
+    """What is missing or of a wrong type is torch's to complain about."""
+    assert effect_of(Tensor.add_).written((), {}) == ()
+    assert effect_of(Tensor.resize_as_).written((A, (2, 3)), {}) == (A,)
+    rows = [[0.0]]
+    assert effect_of(F.embedding).written((WHOLE, rows), {"max_norm": 1.0}) == (rows,)
 
 
 def test_effects_are_kept():

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("run", help="run a program and find its in-place writes")
     commands.add_parser("demo", help="train a small decoder: it fails plain, and works guarded")
     parser.parse_args(arguments)  # ends the process: there is no command, or a wrong one, or --help
-    return 2
+    return parser.error("the command comes first")  # pragma: no cover -- if argparse takes "--"
 
 
 def _run(arguments: list[str]) -> int:

@@ -63,7 +63,7 @@ def _patch_call() -> None:
     is_compiling = torch.compiler.is_compiling
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 -- it stands for it
-        if not is_compiling():
+        if not is_compiling():  # pragma: no branch -- the other way is read by TorchDynamo, not run
             guard = everywhere.guard
             if guard is not None and (type(self) not in guard.owners or "forward" in vars(self)):
                 guard.meet(self)

@@ -85,7 +85,7 @@ def _watch(this: weakref.ref[Any]) -> RemovableHandle:
     def added(parent: Module, name: str, child: Module | None) -> None:
         del name
         guard: GuardModel | None = this()
-        if guard is not None:
+        if guard is not None:  # pragma: no branch -- another thread may drop it at this moment
             guard.added(parent, child)
 
     return register_module_module_registration_hook(added)

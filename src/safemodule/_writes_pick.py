@@ -103,9 +103,9 @@ def out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:  # noqa
 
 def picked(targets: Sequence[Target]) -> Written:
     """Write the arguments of these names and positions whose gates are open."""
-    gates = {target.gate for target in targets}
-    if len(gates) == 1 and None not in gates:  # one question for all, of a norm in evaluation
-        return _gated(picked([target._replace(gate=None) for target in targets]), gates.pop())
+    common = targets[0].gate if len({target.gate for target in targets}) == 1 else None
+    if common is not None:  # one question for all, of a norm in evaluation
+        return _gated(picked([target._replace(gate=None) for target in targets]), common)
     if len(targets) == 1 and targets[0].gate is None:
         name, position, _ = targets[0]
         return lambda args, kwargs: tensors_in(argument(args, kwargs, position, name))
@@ -120,9 +120,7 @@ def picked(targets: Sequence[Target]) -> Written:
     return written
 
 
-def _gated(writer: Written, gate: Gate | None) -> Written:
-    if gate is None:
-        return writer
+def _gated(writer: Written, gate: Gate) -> Written:
     is_open = gate.is_open
     return lambda args, kwargs: writer(args, kwargs) if is_open(args, kwargs) else ()
 
