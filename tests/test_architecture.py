@@ -90,7 +90,6 @@ LOOKED_UP = {
     "_fields",  # of named tuples, described in the documentation of Python
     "_make",
     "_safemodule",  # our own, on tensors of others
-    "_backward_cls",  # torch's, of a custom Function; without it what was marked dirty stays so
 }
 
 

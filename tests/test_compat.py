@@ -35,15 +35,24 @@ NAMES = {
     "_storage_Use_Count": torch._C,
     "_use_count": torch.Tensor,
     "_current_level": forward_ad,
+    "_fix_weakref": torch.Tensor,
+    "_backward_cls": torch.autograd.Function,
     "SUPPORTED_NODES": pytree,
     "_top_saved_tensors_default_hooks": torch._C._autograd,
     "_disable_current_modes": _python_dispatch,
 }
 
 
+# The first release that has them, where it is not the oldest that this library claims.
+SINCE = {"_top_saved_tensors_default_hooks": "2.7"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_exists(name):
     """The name is there on this torch, so what is measured is the fast way."""
+    since = SINCE.get(name, "2.6")
+    if torch.__version__ < since:
+        pytest.skip(f"new in torch {since}")
     assert hasattr(NAMES[name], name)
 
 
@@ -72,12 +81,14 @@ def without(*names):
     source = source.replace("= torch._C\n", "= Hides(torch._C, *NAMES)\n")
     source = source.replace("\nimport torch.utils._pytree as pytree\n", "\n")
     source = source.replace("\nfrom torch import Tensor\n", "\n")
+    source = source.replace("\nfrom torch.autograd import forward_ad\n", "\n")
     module = types.ModuleType("compat_without")
     module.__dict__.update(
         Hides=Hides,
         NAMES=names,
         Tensor=Hides(torch.Tensor, *names),
         pytree=Hides(pytree, *names),
+        forward_ad=Hides(forward_ad, *names),
     )
     exec(compile(source, str(SOURCE), "exec", dont_inherit=True), module.__dict__)
     return module
@@ -148,10 +159,12 @@ def test_tracing_questions_are_answered():
 def test_saved_tensor_hooks(monkeypatch):
     """The innermost pair, None where there is none or the name is missing."""
     pair = (lambda t: t), (lambda t: t)
+    name = "_top_saved_tensors_default_hooks"
     assert _compat.saved_tensor_hooks() is None
     with torch.autograd.graph.saved_tensors_hooks(*pair):
-        assert tuple(_compat.saved_tensor_hooks()) == pair
-        monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+        if torch.__version__ >= SINCE[name]:
+            assert tuple(_compat.saved_tensor_hooks()) == pair
+        monkeypatch.delattr(torch._C._autograd, name, raising=False)
         assert _compat.saved_tensor_hooks() is None
 
 
@@ -173,13 +186,34 @@ def test_outside_modes(monkeypatch):
                 assert _compat.dispatch_modes() == 1
 
 
-def test_forward_ad_active(monkeypatch):
+def test_forward_ad_active():
     """True inside a dual level; without the name always, which is the safe answer."""
     assert not _compat.forward_ad_active()
     with forward_ad.dual_level():
         assert _compat.forward_ad_active()
-    monkeypatch.delattr(forward_ad, "_current_level")
-    assert _compat.forward_ad_active()
+    assert without("_current_level").forward_ad_active()
+
+
+def test_fix_weakref():
+    """Asks torch where it knows how; else there is nothing to do."""
+    x = torch.zeros(1)
+    assert _compat.fix_weakref(x) is None
+    assert without("_fix_weakref").fix_weakref(x) is None
+
+
+def test_context_class_of():
+    """The class of a custom Function's contexts; None where torch does not tell."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            kinds.append(type(ctx))
+            return x * 2
+
+    kinds = []
+    Double.apply(torch.zeros(1))
+    assert _compat.context_class_of(Double) is kinds[0]
+    assert _compat.context_class_of(object) is None
 
 
 def test_storage_owners():

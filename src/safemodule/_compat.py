@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 import warnings
 import weakref
 from typing import Any
@@ -94,13 +95,31 @@ def outside_modes() -> Any:
 transforms_active: Any = getattr(_C, "_are_functorch_transforms_active", lambda: False)
 
 
+# Has the level of forward-mode AD as `_current_level`, which changes; -1: none is open. Without it,
+# every alias is made as if one were. (torch/autograd/forward_ad.py)
+forward_level: Any = (
+    forward_ad if hasattr(forward_ad, "_current_level") else types.SimpleNamespace(_current_level=0)
+)
+
+
 def forward_ad_active() -> bool:
     """Tell whether a forward-mode level is open: an alias must then carry the tangent."""
-    return getattr(forward_ad, "_current_level", 0) >= 0
+    return forward_level._current_level >= 0
+
+
+def context_class_of(function: Any) -> Any:
+    """Return the class of a custom Function's contexts (torch/autograd/function.py), or None."""
+    return getattr(function, "_backward_cls", None)
 
 
 # Marks a value as overwritten, so that autograd refuses a stale use. (public since 2.1)
 increment_version: Any = torch.autograd.graph.increment_version
+
+# What a weak reference to a tensor gives must be told that Python owns it again: until torch kept a
+# Python tensor alive by an owner count (2.6 for one), a tensor that only C++ kept was owned by its
+# C++ half, and neither its use count nor an exchange is right then. Does nothing on newer torch.
+# (torch/csrc/autograd/python_variable.cpp; torch/utils/weak.py calls it)
+fix_weakref: Any = getattr(Tensor, "_fix_weakref", lambda _: None)
 
 # How many C++ owners a storage has.
 _storage_use_count: Any = getattr(_C, "_storage_Use_Count", None)
@@ -108,8 +127,8 @@ _storage_use_count: Any = getattr(_C, "_storage_Use_Count", None)
 
 def storage_owners(tensor: Tensor) -> int:
     """Return how many tensors share the storage of `tensor` (interception must be off)."""
-    # The storage object made here to ask is one owner more.
-    return _storage_use_count(tensor.untyped_storage()._cdata) - 1
+    storage = tensor.untyped_storage()
+    return _storage_use_count(storage._cdata) - 1  # `storage`, made to ask, is one owner more
 
 
 def owned_elsewhere(tensor: Any) -> bool:
@@ -120,8 +139,7 @@ def owned_elsewhere(tensor: Any) -> bool:
 def _counts_tell() -> bool:
     """Tell whether use counts show what autograd saved, also of a view that Python has dropped.
 
-    They do since torch keeps a Python tensor alive through its C++ half by an owner count of two;
-    before (2.6 for one) a saved tensor without a Python owner counts one. Asked by trying.
+    They do on every torch that has the counts, given `fix_weakref`. Asked by trying.
     """
     if _storage_use_count is None or not hasattr(Tensor, "_use_count"):
         return False
@@ -133,6 +151,8 @@ def _counts_tell() -> bool:
         product = view * weight  # saves the view
         del view
         kept: Any = probe()
+        if kept is not None:
+            fix_weakref(kept)
         told = (
             kept is not None
             and kept._use_count() == 2

@@ -11,36 +11,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from safemodule import _report
 from safemodule._compat import pytree_node, register_container
 from safemodule._location import locate
 from safemodule._modes import effective
+from safemodule._state import module_name, written_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from safemodule._state import Plan
+    from safemodule._state import Path, Plan
 
 _GUARD = "_safemodule_guard"
 _CHANGED = "_safemodule_changed"
 _NOT_ATTRIBUTES = frozenset({_GUARD, _CHANGED, "__dict__", "__weakref__"})
 
 
-class Guard(NamedTuple):
-    """Whose container it is."""
-
-    plan: Plan
-    owner: type | None
-    argument: str
-
-    @property
-    def module(self) -> str:
-        """Qualified name of the guarded module's class, or of the function."""
-        if self.owner is None:
-            return self.plan.name
-        return f"{self.owner.__module__}.{self.owner.__qualname__}"
+Guard = tuple["Plan", type | None, "Path"]
+"""Whose container it is: what the guarded function declares, the module's class, the argument."""
 
 
 class _NoSubclassHook:
@@ -50,6 +40,11 @@ class _NoSubclassHook:
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         del cls, kwargs
+
+
+def set_guard(container: Any, guard: Guard | None) -> None:
+    """Say whose stand-in it is."""
+    object.__setattr__(container, _GUARD, guard)
 
 
 def _guard_of(container: Any) -> Guard | None:
@@ -66,13 +61,16 @@ def _changing(name: str, path: Callable[..., str]) -> Any:
         @functools.wraps(method)
         def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
             guard = _guard_of(self)
-            mode = "off" if guard is None else effective(guard.plan.mode)
-            if guard is None or mode == "off":
+            if guard is None:
+                return method(self, *args, **kwargs)
+            plan, owner, argument = guard
+            mode = effective(plan.mode)
+            if mode == "off":
                 return method(self, *args, **kwargs)
             facts: dict[str, Any] = {
                 "op": name,
-                "argument": guard.argument + path(*args),
-                "module": guard.module,
+                "argument": written_out(argument) + path(*args),
+                "module": module_name(plan, owner),
                 "shape": (),
                 "dtype": "",
                 "device": "",
@@ -83,11 +81,11 @@ def _changing(name: str, path: Callable[..., str]) -> Any:
             if mode == "strict":
                 _report.refuse(**facts)
             # One change may be made through others (`update` through `__setitem__`): noted once.
-            object.__setattr__(self, _GUARD, None)
+            set_guard(self, None)
             try:
                 result = method(self, *args, **kwargs)
             finally:
-                object.__setattr__(self, _GUARD, guard)
+                set_guard(self, guard)
             object.__setattr__(self, _CHANGED, True)
             _report.report(mode, **facts)
             return result
@@ -185,7 +183,7 @@ def was_changed(container: Any) -> bool:
 
 
 def stand_in(
-    original: Any, guard: Guard, item: Callable[[Any, str], Any], made: Callable[[Any], None]
+    original: Any, guard: Guard, item: Callable[[Any, Path], Any], made: Callable[[Any], None]
 ) -> Any:
     """Return the stand-in of a dict, list or dataclass, its items passed through `item`.
 
@@ -195,8 +193,8 @@ def stand_in(
         item: Called with each item and its path; returns what stands in for it.
         made: Told the stand-in before it is filled: a container may hold itself.
     """
-    twin = _rebuilt(original, guarded_class(type(original)), guard.argument, item, made)
-    object.__setattr__(twin, _GUARD, guard)
+    twin = _rebuilt(original, guarded_class(type(original)), guard[2], item, made)
+    set_guard(twin, guard)
     return twin
 
 
@@ -209,8 +207,8 @@ def plain_copy(container: Any) -> Any:
 def _rebuilt(
     original: Any,
     cls: Any,
-    path: str,
-    item: Callable[[Any, str], Any],
+    path: Path,
+    item: Callable[[Any, Path], Any],
     made: Callable[[Any], None],
 ) -> Any:
     twin = cls.__new__(cls) if isinstance(original, KEYED) else object.__new__(cls)
@@ -220,16 +218,16 @@ def _rebuilt(
         twin.default_factory = original.default_factory
     if isinstance(original, dict):
         for key, value in items_of(original):
-            put_item(twin, key, item(value, f"{path}[{key!r}]"))
+            put_item(twin, key, item(value, (path, "[%r]", key)))
     elif isinstance(original, list):
-        list.extend(twin, [item(value, f"{path}[{i}]") for i, value in items_of(original)])
+        list.extend(twin, [item(value, (path, "[%d]", i)) for i, value in items_of(original)])
     elif isinstance(original, deque):
         deque.__init__(twin, (), original.maxlen)
-        deque.extend(twin, [item(value, f"{path}[{i}]") for i, value in items_of(original)])
+        deque.extend(twin, [item(value, (path, "[%d]", i)) for i, value in items_of(original)])
     return twin
 
 
-def with_attributes(original: Any, path: str, item: Callable[[Any, str], Any]) -> Any:
+def with_attributes(original: Any, path: Path, item: Callable[[Any, Path], Any]) -> Any:
     """Return a twin of a `UserDict` or frozen dataclass, its attributes passed through `item`.
 
     Args:
@@ -242,9 +240,11 @@ def with_attributes(original: Any, path: str, item: Callable[[Any, str], Any]) -
     return twin
 
 
-def _copy_attributes(original: Any, twin: Any, path: str, item: Callable[[Any, str], Any]) -> None:
+def _copy_attributes(
+    original: Any, twin: Any, path: Path, item: Callable[[Any, Path], Any]
+) -> None:
     for name, value in attributes_of(original):
-        object.__setattr__(twin, name, item(value, f"{path}.{name}"))
+        object.__setattr__(twin, name, item(value, (path, ".%s", name)))
 
 
 def attributes_of(container: Any) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from safemodule._compat import context_class_of
+
 _APPLY: Any = getattr(Function.apply, "__code__", None)
 _PENDING = "_safemodule_pending"
 
@@ -36,7 +38,7 @@ def redirected(tensors: list[Any]) -> None:
 
 
 def _unmark(function: Any, forward_locals: dict[str, Any], moved: list[Any]) -> None:
-    backward = getattr(function, "_backward_cls", None)
+    backward = context_class_of(function)
     if backward is None:
         return
     context = next((v for v in forward_locals.values() if type(v) is backward), None)

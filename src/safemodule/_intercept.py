@@ -17,6 +17,7 @@ from safemodule._compat import (
     set_grad_enabled,
     swap,
 )
+from safemodule._lazy_copy import settle
 from safemodule._location import Location, locate
 from safemodule._modes import effective
 from safemodule._redirect import leave_family, maybe_saved, note_export, redirect, revive
@@ -183,6 +184,9 @@ def _apart(kind: type, args: Any, roots: list[Root]) -> Any:
 def make_private(kind: type, handle: Any, root: Root, location: Location) -> int:
     """Redirect a handle unless its memory is its own and nobody saved it. Returns bytes copied."""
     if root.private and not maybe_saved(kind, handle, root):
+        if root.lazy:  # `out=` may resize it
+            root.lazy = False
+            settle(handle)
         return 0
     copied = redirect(kind, handle, root)
     if root.pinned is not None:
@@ -254,10 +258,23 @@ def _facts(root: Root, tensor: Any) -> dict[str, Any]:
         return {
             "argument": root.argument,
             "module": root.module,
-            "shape": tuple(tensor.shape),
+            "shape": _shape(tensor),
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "device": str(tensor.device),
         }
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """Return the shape; -1 stands for a ragged dimension of a nested tensor."""
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    sizes: list[int] = []
+    for dim in range(tensor.dim()):
+        try:
+            sizes.append(tensor.size(dim))
+        except RuntimeError:
+            sizes.append(-1)
+    return tuple(sizes)
 
 
 def _note(op: str, root: Root, target: Any, location: Location, copied: int) -> None:
@@ -367,6 +384,9 @@ def _export(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs
         handle, root = handle_and_root(target)
         with root.locked(), interception_off():
             copied = 0 if root.private else redirect(kind, handle, root)
+            if root.lazy:  # its storage may be resized
+                root.lazy = False
+                settle(handle)
             root.pinned = effect.name
         exported.append((handle, root, copied))
     out = run_plain(func, types, args, kwargs or _EMPTY)

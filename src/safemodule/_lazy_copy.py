@@ -40,11 +40,25 @@ def may_share(x: Tensor) -> bool:
     )
 
 
-def snapshot(x: Tensor) -> Tensor:
-    """Return an independent differentiable copy of `x`, also under `no_grad`."""
+def snapshot(x: Tensor, *, lazy: bool | None = None) -> Tensor:
+    """Return an independent differentiable copy of `x`, also under `no_grad`.
+
+    `lazy`: what `may_share` said, if it was asked before.
+    """
+    if lazy is None:
+        lazy = may_share(x)
     before = torch.is_grad_enabled()
     set_grad_enabled(True)
     try:
-        return lazy_clone(x) if may_share(x) else x.clone()
+        return lazy_clone(x) if lazy else x.clone()
     finally:
         set_grad_enabled(before)
+
+
+def settle(x: Tensor) -> None:
+    """Let a tensor have its memory as any other has, shared lazily no more.
+
+    One that shares cannot be resized and then written: PyTorch replaces the memory, and goes on
+    taking it for shared (c10/core/impl/COW.cpp). Copies nothing where no other shares it.
+    """
+    x.data_ptr()

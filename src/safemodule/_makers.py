@@ -15,14 +15,21 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from safemodule._compat import pytree_node
-from safemodule._containers import Guard, is_guarded_class, stand_in, with_attributes
+from safemodule._containers import (
+    guarded_class,
+    is_guarded_class,
+    set_guard,
+    stand_in,
+    with_attributes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from safemodule._call import Call
+    from safemodule._state import Path
 
-    Maker = Callable[[Call, Any, str], Any]
+    Maker = Callable[[Call, Any, Path], Any]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -38,6 +45,10 @@ def maker_of(cls: type) -> Maker | None:
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types.max and the like
             return _struct_sequence
         return _tuple if cls is tuple else _by_pytree if pytree_node(cls) else None
+    if cls is dict:
+        return _dict
+    if cls is list:
+        return _list
     if issubclass(cls, (dict, list, collections.deque)) or (is_guarded_class(cls)):
         return _stand_in
     if issubclass(cls, (collections.UserDict, collections.UserList)):
@@ -50,42 +61,67 @@ def maker_of(cls: type) -> Maker | None:
     return None
 
 
-def _stand_in(call: Call, x: Any, path: str) -> Any:
+def _dict(call: Call, x: Any, path: Path) -> Any:
+    twin = _GUARDED_DICT()
+    set_guard(twin, (call.plan, call.owner, path))
+    call.stand_ins[id(x)] = (x, twin)  # before it is filled: it may hold itself
+    protect = call.protect
+    dict.update(twin, {key: protect(value, (path, "[%r]", key)) for key, value in x.items()})
+    return twin
+
+
+def _list(call: Call, x: Any, path: Path) -> Any:
+    twin = _GUARDED_LIST()
+    set_guard(twin, (call.plan, call.owner, path))
+    call.stand_ins[id(x)] = (x, twin)
+    protect = call.protect
+    list.extend(twin, [protect(item, (path, "[%d]", i)) for i, item in enumerate(x)])
+    return twin
+
+
+_GUARDED_DICT, _GUARDED_LIST = guarded_class(dict), guarded_class(list)
+
+
+def _stand_in(call: Call, x: Any, path: Path) -> Any:
     def made(twin: Any) -> None:
         call.stand_ins[id(x)] = (x, twin)
 
-    return stand_in(x, Guard(call.plan, call.owner, path), call.protect, made)
+    return stand_in(x, (call.plan, call.owner, path), call.protect, made)
 
 
-def _attributes(call: Call, x: Any, path: str) -> Any:
+def _attributes(call: Call, x: Any, path: Path) -> Any:
     return with_attributes(x, path, call.protect)
 
 
-def _tuple(call: Call, x: Any, path: str) -> Any:
-    items = [call.protect(item, f"{path}[{i}]") for i, item in enumerate(x)]
+def _tuple(call: Call, x: Any, path: Path) -> Any:
+    items = [call.protect(item, (path, "[%d]", i)) for i, item in enumerate(x)]
     return x if _same(items, x) else tuple(items)
 
 
-def _named_tuple(call: Call, x: Any, path: str) -> Any:
-    items = [call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)]
+def _named_tuple(call: Call, x: Any, path: Path) -> Any:
+    items = [
+        call.protect(item, (path, ".%s", name)) for name, item in zip(x._fields, x, strict=True)
+    ]
     return x if _same(items, x) else type(x)._make(items)
 
 
-def _struct_sequence(call: Call, x: Any, path: str) -> Any:
-    items = [call.protect(item, f"{path}[{i}]") for i, item in enumerate(x)]
+def _struct_sequence(call: Call, x: Any, path: Path) -> Any:
+    items = [call.protect(item, (path, "[%d]", i)) for i, item in enumerate(x)]
     return x if _same(items, x) else type(x)(items)
 
 
-def _packed(call: Call, x: Any, path: str) -> Any:
+def _packed(call: Call, x: Any, path: Path) -> Any:
     # Its constructor looks at values; the tuple below it does not.
-    items = [call.protect(item, f"{path}.{name}") for name, item in zip(x._fields, x, strict=True)]
+    items = [
+        call.protect(item, (path, ".%s", name)) for name, item in zip(x._fields, x, strict=True)
+    ]
     return tuple.__new__(type(x), items)
 
 
-def _by_pytree(call: Call, x: Any, path: str) -> Any:
+def _by_pytree(call: Call, x: Any, path: Path) -> Any:
     node = pytree_node(type(x))
     children, context = node.flatten_fn(x)
-    items = [call.protect(child, f"{path}[{i}]") for i, child in enumerate(children)]
+    items = [call.protect(child, (path, "[%d]", i)) for i, child in enumerate(children)]
     return node.unflatten_fn(items, context)  # also without a tensor: it may be changed itself
 
 

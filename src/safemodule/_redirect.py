@@ -71,7 +71,7 @@ def _redirect(kind: type, handle: Any, root: Root) -> int:
             REDIRECTS[1] -= 1
     if root.private:
         _thrift.moved(root)
-    root.private = True
+    root.private, root.lazy = True, False
     root.saved, root.read = False, before
     return copied
 
@@ -256,6 +256,8 @@ def _keep_old(kind: type, old: Any, root: Root, pairs: Sequence[tuple[Any, Any]]
 def moved_on(source: Any, handle: Any) -> bool:
     """Tell whether a handle's source, itself a handle, is another value or shape by now."""
     with interception_off():
+        if source.is_nested or handle.is_nested:  # they have no strides
+            return not is_alias(source, handle)
         return not (
             is_alias(source, handle)
             and source.dtype == handle.dtype

@@ -21,12 +21,12 @@ from safemodule._compat import (
 from safemodule._intercept import intercept, is_as_strided, retry, unmasked
 from safemodule._location import Location
 from safemodule._redirect import REDIRECTS, catch_up, redirect
-from safemodule._state import Plan, Root, View, handle_and_root, root_of
+from safemodule._state import Path, Plan, Root, View, handle_and_root, root_of
 from safemodule._thrift import THRIFTY, kept_apart, spared
 from safemodule._views import adopt, make_view
 from safemodule._writes import EFFECTS, Effect, Kind, effect_of
 
-_is_compiling: Any = torch.compiler.is_compiling
+_is_traced: Any = torch.compiler.is_dynamo_compiling  # 0.1 us cheaper than `is_compiling`
 _get: dict[str, Any] = {
     name: getattr(Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "is_leaf", "grad", "grad_fn", "retains_grad")
@@ -79,38 +79,43 @@ class FrozenTensor(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if _is_compiling():  # a handle that crosses into a compiled region is a plain tensor there
+        if _is_traced():  # a handle that crosses into a compiled region is a plain tensor there
             with interception_off():
                 return func(*args, **(kwargs or {}))
         way = _WAYS.get(func)
         if way is None:
             way = _way_of(func)
-        if way and len(types) == 1:
+        if way is _PURE and len(types) == 1:
+            if THRIFTY:
+                args = spared(cls, args)
+            if dispatch_modes():
+                args = kept_apart(cls, args)
+            try:
+                return (
+                    run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
+                )
+            except TypeError:
+                return retry(cls, func, args, kwargs)
+        if way is _VIEW and len(types) == 1:
             epoch = REDIRECTS[0]
-            if way is _PURE:
-                if THRIFTY:
-                    args = spared(cls, args)
-                if dispatch_modes():
-                    args = kept_apart(cls, args)
             try:
                 out = (
                     run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
                 )
             except TypeError:
                 out = retry(cls, func, args, kwargs)
-            if way is _VIEW:
-                if type(out) is Tensor and not kwargs and type(args[0]) is cls and len(args) < 3:
-                    # `x[i]`, `x.t()`, `x.view(shape)`: 1 us less than `adopt`
-                    if is_alias(args[0], out):
-                        make_view(cls, out, args[0], func, args, None)
-                        if REDIRECTS[0] != epoch or REDIRECTS[1]:
-                            catch_up(out)
-                        return out
-                    if len(args) == 1:
-                        return out
+            if type(out) is Tensor and not kwargs and type(args[0]) is cls and len(args) < 3:
+                # `x[i]`, `x.t()`, `x.view(shape)`: 1 us less than `adopt`
+                if is_alias(args[0], out):
+                    make_view(cls, out, args[0], func, args, None)
+                elif len(args) != 1:
+                    adopt(cls, out, func, args, kwargs)
+                else:
+                    return out
+            else:
                 adopt(cls, out, func, args, kwargs)
-                if REDIRECTS[0] != epoch or REDIRECTS[1]:
-                    catch_up(out)
+            if REDIRECTS[0] != epoch or REDIRECTS[1]:
+                catch_up(out)
             return out
         effect = EFFECTS.get(func) or effect_of(func)
         return intercept(cls, effect, func, types, args, kwargs)
@@ -317,7 +322,7 @@ def _thing(handle: Any) -> Any:
         return handle.view_as(handle)
 
 
-def make_handle(x: Tensor, plan: Plan, owner: type | None, argument: str) -> Any:
+def make_handle(x: Tensor, plan: Plan, owner: type | None, argument: Path) -> Any:
     """Return a handle of `x`: a real alias, in its graph where a gradient or a tangent flows.
 
     Args:

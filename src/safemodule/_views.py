@@ -90,7 +90,7 @@ def make_view(
         family, above = state.family, state
     else:
         family, above = family_of(parent, state), None
-    frozen = []
+    frozen: list[Any] = []
     for arg in args:
         if arg is parent:
             frozen.append(PARENT)
@@ -101,7 +101,9 @@ def make_view(
     named = {k: _freeze(kind, a, parent) for k, a in kwargs.items()} if kwargs else {}
     if index and family.root.private:
         with interception_off():
-            swap(out, single(out, parent))
+            alone = single(out, parent)
+            if alone is not out:
+                swap(out, alone)
     state = View(family, above, func, frozen, named, index, torch.is_grad_enabled())
     if above is not None and not parent._is_view():
         state.keeps = parent
@@ -127,14 +129,13 @@ def _freeze(kind: type, arg: Any, parent: Any) -> Any:
         return PARENT
     if isinstance(arg, list):  # a stand-in of the caller's list too
         return [_freeze(kind, item, parent) for item in arg]
+    if isinstance(arg, slice):
+        bounds: tuple[Any, ...] = (arg.start, arg.stop, arg.step)
+        if all(type(i) in _CONSTANT for i in bounds):
+            return arg
+        return slice(*(int(i) if isinstance(i, Tensor) else i for i in bounds))
     if isinstance(arg, tuple) and cls is not torch.Size:
         return tuple([_freeze(kind, item, parent) for item in arg])
-    if isinstance(arg, slice) and any(
-        isinstance(i, Tensor) for i in (arg.start, arg.stop, arg.step)
-    ):
-        return slice(
-            *(int(i) if isinstance(i, Tensor) else i for i in (arg.start, arg.stop, arg.step))
-        )
     if not isinstance(arg, Tensor):
         return arg
     with interception_off():
@@ -176,6 +177,8 @@ def single(out: Tensor, parent: Tensor) -> Tensor:
 
     Autograd refuses to write what `unbind`, `chunk` and `split` return, and its siblings.
     """
+    if parent.is_nested:  # it has no strides
+        return out
     return parent.as_strided(out.size(), out.stride(), out.storage_offset())
 
 
