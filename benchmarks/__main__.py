@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import importlib.util
 import json
+import logging
+import os
 import platform
 import sys
+import time
+import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils.benchmark import timer
 
 from benchmarks import _report
 from benchmarks._goals import goals
-from benchmarks._questions import QUESTIONS, Setting
+from benchmarks._measure import clock_of
+from benchmarks._questions import QUESTIONS
+from benchmarks._table import Setting
+
+CLOCKS = {time.process_time: "processor time", timer: "wall clock"}
 
 
 def machine(device: torch.device) -> str:
@@ -38,7 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     parser.add_argument("--only", nargs="+", choices=tuple(QUESTIONS), help="these questions only")
-    parser.add_argument("--out", type=Path, help="folder for the result (default: none is written)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch's operators")
+    parser.add_argument("--out", type=Path, help="folder for the result and the pictures")
+    parser.add_argument("--no-pictures", dest="pictures", action="store_false")
     options = parser.parse_args(argv)
     if options.action == "report":
         _report.write()
@@ -49,40 +62,51 @@ def main(argv: list[str] | None = None) -> int:
         print("no CUDA device here; rehearse with --device cpu", file=sys.stderr)
         return 2
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    import logging
-
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own notes
     logging.getLogger("safemodule").setLevel(logging.ERROR)
+    torch.set_num_threads(options.threads)
     setting = Setting(torch.device(options.device), options.quick)
-    tables = {
-        name: question(setting).to_dict()
-        for name, question in QUESTIONS.items()
-        if options.only is None or name in options.only
+    meta = {
+        "device": options.device,
+        "machine": machine(setting.device),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": options.threads,
+        "clock": CLOCKS[clock_of(setting.device)],
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        "quick": options.quick,
     }
-    promised = [goal.to_dict() for goal in goals(tables)]
-    result = {
-        "meta": {
-            "device": options.device,
-            "machine": machine(setting.device),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-            "quick": options.quick,
-        },
-        "goals": promised,
-        "tables": tables,
-    }
-    for name, table in tables.items():
+    tables: dict[str, Any] = {}
+    failed = 0
+    for name in options.only or QUESTIONS:
+        try:
+            table = QUESTIONS[name](setting).to_dict()
+        except Exception:  # noqa: BLE001 -- the other questions have their answers all the same
+            failed += 1
+            print(f"\n{name} failed:\n{traceback.format_exc()}", flush=True)
+            continue
+        tables[name] = table
         print(f"\n{name}: {table['title']} [{table['unit']}]")
-        print("\n".join(_report.table_lines(table["columns"], table["rows"])))
+        print("\n".join(_report.table_lines(table)), flush=True)
+        if options.out is not None:  # after each: the run may be cut short
+            save(options.out, meta, tables)
     print()
-    print("\n".join(_report.ladder(promised)))
+    print("\n".join(_report.ladder([goal.to_dict() for goal in goals(tables)])))
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"{options.device}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"\nwrote {path}")
-    return 0
+        result = save(options.out, meta, tables)
+        if options.pictures and importlib.util.find_spec("matplotlib"):
+            _report.pictures(result, options.out / "pictures")
+        print(f"\nwrote {options.out}")
+    return 1 if failed else 0
+
+
+def save(out: Path, meta: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
+    """Write the result file, and return what is in it."""
+    out.mkdir(parents=True, exist_ok=True)
+    promised = [goal.to_dict() for goal in goals(tables)]
+    result = {"meta": meta, "goals": promised, "tables": tables}
+    (out / f"{meta['device']}.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
 
 
 if __name__ == "__main__":

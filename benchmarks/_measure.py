@@ -1,85 +1,140 @@
 """Time and memory of small pieces of code, variants side by side in one run.
 
-These machines are noisy and shared, so the variants of a question are measured in turns, round after
-round, and each figure is the median of the rounds with its interquartile range. The quantity that
-matters is always a ratio of two of them.
+Machines are noisy and shared. So the variants of a question take turns in many short rounds, and what
+is reported is always a difference or a ratio of two of them within a round: the median of the rounds,
+with its interval. All variants are treated alike.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import sys
+import time
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import torch
-from torch.utils.benchmark import Timer
+from torch.utils import benchmark
 
 Case = Callable[[], object]
+_BLOCK = 1e-3  # seconds: a short block fits between two interruptions
 
 
 @dataclass(frozen=True)
-class Time:
-    """Seconds of one run: the fastest round, the median of the rounds and their spread."""
+class Figure:
+    """The median of some rounds, its 95 % interval (by ranks), and the quartiles of the rounds."""
 
-    best: float
-    median: float
-    iqr: float
+    value: float
+    low: float
+    high: float
+    q1: float
+    q3: float
     rounds: int
 
     def to_dict(self) -> dict[str, float]:
-        return asdict(self)
+        short = {key: float(f"{value:.5g}") for key, value in asdict(self).items()}
+        return short | {"rounds": self.rounds}
 
 
-def times(
-    cases: Mapping[str, Case], *, seconds: float = 0.5, rounds: int = 15, threads: int = 1
-) -> dict[str, Time]:
-    """Time every case; the rounds of all cases alternate.
+def figure(values: list[float], scale: float = 1.0) -> Figure:
+    """Return the figure of some rounds."""
+    values = sorted(value * scale for value in values)
+    count = len(values)
+    rank = max(0, math.floor((count - 1.96 * math.sqrt(count)) / 2))
+    q1, _, q3 = statistics.quantiles(values, n=4) if count > 1 else values * 3
+    median = statistics.median(values)
+    return Figure(median, values[rank], values[count - 1 - rank], q1, q3, count)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Seconds per run of each variant, round by round."""
+
+    seconds: dict[str, list[float]]
+
+    def time(self, name: str, scale: float = 1.0) -> Figure:
+        """Return the time of a variant."""
+        return figure(self.seconds[name], scale)
+
+    def added(self, name: str, base: str = "plain", scale: float = 1e6) -> Figure:
+        """Return the time of a variant minus that of another, in microseconds."""
+        pairs = zip(self.seconds[name], self.seconds[base], strict=True)
+        return figure([a - b for a, b in pairs], scale)
+
+    def ratio(self, name: str, base: str = "plain") -> Figure:
+        """Return the time of a variant over that of another."""
+        pairs = zip(self.seconds[name], self.seconds[base], strict=True)
+        return figure([a / b for a, b in pairs])
+
+    def added_ratio(self, name: str, other: str, base: str = "plain") -> Figure:
+        """Return the time that a variant adds to another, over what a third one adds to it."""
+        rounds = zip(self.seconds[name], self.seconds[other], self.seconds[base], strict=True)
+        return figure([(a - base) / max(b - base, 1e-9) for a, b, base in rounds])
+
+    def added_over(self, name: str, other: str, base: str = "plain") -> Figure:
+        """Return the time that a variant adds to another, over the whole time of a third one."""
+        rounds = zip(self.seconds[name], self.seconds[other], self.seconds[base], strict=True)
+        return figure([(a - base) / b for a, b, base in rounds])
+
+
+def take_turns(
+    cases: Mapping[str, Case], *, seconds: float, rounds: int, clock: Callable[[], float]
+) -> Turns:
+    """Time every case; the rounds of all cases alternate, each round in another order.
+
+    A round of a case is the fastest of some blocks of a millisecond, as many for each case, which
+    alternate too: noise only ever adds.
 
     Args:
         cases: Name -> code to time.
-        seconds: Time to spend on each case.
+        seconds: About the time to spend on each case.
         rounds: Rounds of each case.
-        threads: Threads of torch's operators.
+        clock: What tells the time, see `clock_of`.
 
     Returns:
-        Name -> seconds per run. `best` is the fastest round, the figure to compare where the
-        machine is shared: noise only ever adds.
+        The seconds per run.
     """
+    # Not `torch.utils.benchmark.Timer`: it runs twice before each block to warm up, three times the
+    # time where a block is one run.
     timers = {
-        name: Timer("case()", globals={"case": case}, num_threads=threads)
+        name: timeit.Timer("case()", globals={"case": case}, timer=clock)
         for name, case in cases.items()
     }
-    # `timeit` synchronises CUDA before and after. Short blocks fit between two interruptions.
-    counts = {}
+    runs: dict[str, int] = {}
+    block = 0.0
     for name, timer in timers.items():
         timer.timeit(2)  # warm-up
-        once = min(timer.timeit(3).mean for _ in range(3))
-        counts[name] = max(1, min(2000, int(seconds / rounds / max(once, 1e-8))))
+        few = max(1, min(100, int(1e-4 / timer.timeit(1)) + 1))
+        once = min(timer.timeit(few) for _ in range(3)) / few
+        runs[name] = max(1, min(5000, int(_BLOCK / max(once, 1e-8))))
+        block += runs[name] * once / len(timers)
+    blocks = max(1, min(40, int(seconds / rounds / block)))
     found: dict[str, list[float]] = {name: [] for name in cases}
+    order = list(cases)
     gc.collect()
     for _ in range(rounds):
-        for name, timer in timers.items():
-            # A block of at most 1 ms: several in a round, the best one counts.
-            size = max(1, min(counts[name], int(1e-3 / max(_last(found[name]), 1e-7)) or 1))
-            blocks = max(1, counts[name] // size)
-            found[name].append(min(timer.timeit(size).mean for _ in range(min(blocks, 40))))
-    return {
-        name: Time(min(all_), statistics.median(all_), _iqr(all_), len(all_))
-        for name, all_ in found.items()
-    }
+        best = dict.fromkeys(cases, math.inf)
+        for _ in range(blocks):
+            order.append(order.pop(0))
+            for name in order:
+                best[name] = min(best[name], timers[name].timeit(runs[name]) / runs[name])
+        for name, value in best.items():
+            found[name].append(value)
+    return Turns(found)
 
 
-def _last(values: list[float]) -> float:
-    return values[-1] if values else 1e-5
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Return what tells the time.
 
-
-def _iqr(values: list[float]) -> float:
-    if len(values) < 4:
-        return max(values) - min(values)
-    low, _, high = statistics.quantiles(values, n=4)
-    return high - low
+    For one thread on a CPU the processor time of this process, to which a busy neighbour adds
+    little; else the wall clock of `torch.utils.benchmark`, which waits for CUDA.
+    """
+    if device.type == "cpu" and torch.get_num_threads() == 1:
+        return time.process_time
+    return benchmark.timer
 
 
 def allocated(case: Case, device: torch.device) -> int:
@@ -89,13 +144,7 @@ def allocated(case: Case, device: torch.device) -> int:
     """
     case()
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        kept = case()
-        torch.cuda.synchronize(device)
-        del kept
-        return torch.cuda.max_memory_allocated(device) - before
+        return cuda_peaks(case)[0]
     profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=False)
     with profiler as profile:
         kept = case()
@@ -103,16 +152,57 @@ def allocated(case: Case, device: torch.device) -> int:
     return sum(max(0, event.self_cpu_memory_usage) for event in profile.function_events)
 
 
-def launches(case: Case) -> int:
-    """Return how many CUDA kernels and copies one run starts."""
-    activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
-    case()
+def cuda_peaks(case: Case) -> tuple[int, int]:
+    """Return the peak over the start of the bytes allocated and reserved on CUDA in one run."""
+    gc.collect()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=activities) as profile:
-        case()
+    torch.cuda.empty_cache()  # what was reserved for earlier runs would hide what this one needs
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    kept = case()
+    torch.cuda.synchronize()
+    after = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    del kept
+    return after[0] - before[0], after[1] - before[1]
+
+
+# Operators that make a tensor and start nothing.
+_NO_KERNEL = frozenset({
+    "aten::alias", "aten::as_strided", "aten::detach", "aten::detach_", "aten::empty",
+    "aten::empty_like", "aten::empty_strided", "aten::is_nonzero", "aten::resolve_conj",
+    "aten::resolve_neg", "aten::result_type", "aten::select", "aten::slice", "aten::t",
+    "aten::transpose", "aten::view", "aten::view_as", "aten::_lazy_clone", "aten::lift_fresh",
+    "detach", "detach_",
+})  # fmt: skip
+
+
+def launches(case: Case, device: torch.device) -> int:
+    """Return how many kernels and copies one run starts.
+
+    On CUDA what the device did; on a CPU the innermost operators that compute or copy.
+    """
+    case()
+    if device.type == "cuda":
         torch.cuda.synchronize()
-    cuda = torch.autograd.DeviceType.CUDA
-    return sum(event.device_type == cuda for event in profile.events())
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            case()
+            torch.cuda.synchronize()
+        # Annotations of ranges, and the profiler's own buffers, may stand on the device's time line.
+        return sum(
+            event.device_type == torch.autograd.DeviceType.CUDA
+            and not getattr(event, "is_user_annotation", False)
+            and not event.name.startswith("Activity Buffer")
+            for event in profile.events() or ()
+        )
+    with torch.autograd.profiler.profile(use_kineto=False) as operators:
+        case()
+    return sum(
+        event.name.startswith("aten::")
+        and event.name not in _NO_KERNEL
+        and not any(child.name.startswith("aten::") for child in event.cpu_children)
+        for event in operators.function_events
+    )
 
 
 def progress(text: str) -> None:

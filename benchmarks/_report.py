@@ -12,24 +12,40 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "_static" / "benchmarks"
 
 
-def number(value: Any) -> str:
-    """Return a figure with three significant digits."""
+def number(value: Any, *, interval: bool = False) -> str:
+    """Return a figure with three significant digits, with its interval if asked."""
+    if isinstance(value, dict):
+        shown = number(value["value"])
+        return f"{shown} [{span(value['low'], value['high'])}]" if interval else shown
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return (
-            "0" if abs(value) < 5e-4 else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-        )
+        if abs(value) >= 1000:
+            return f"{value:,.0f}"
+        if value == round(value):
+            return f"{value:.0f}"
+        # Ratios near 1 are about their third decimal.
+        text = f"{value:.3f}" if 0.9 <= abs(value) < 2 else f"{value:.3g}"
+        return "0" if abs(value) < 5e-4 else text
     return "" if value is None else str(value)
 
 
-def table_lines(columns: list[str], rows: list[dict[str, Any]]) -> list[str]:
+def span(low: float, high: float) -> str:
+    """Return an interval."""
+    return f"{number(low)}, {number(high)}"
+
+
+def markdown(
+    columns: list[str], rows: list[dict[str, Any]], *, intervals: bool = False
+) -> list[str]:
     """Return a Markdown table."""
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(number(row.get(c)) for c in columns) + " |" for row in rows]
-    return lines
+    return lines + [
+        "| " + " | ".join(number(row.get(c), interval=intervals) for c in columns) + " |"
+        for row in rows
+    ]
 
 
 def ladder(goals: list[dict[str, Any]]) -> list[str]:
@@ -41,11 +57,14 @@ def ladder(goals: list[dict[str, Any]]) -> list[str]:
             "what": goal["what"],
             "goal": f"<= {goal['limit']:g}",
             "measured": number(goal["value"]),
+            "95 % interval": span(*goal["interval"]) if goal["interval"] else "",
+            "quartiles": span(*goal["quartiles"]) if goal["quartiles"] else "",
+            "floor": number(goal["floor"]),
             "verdict": words[goal["reached"]],
         }
         for goal in goals
     ]
-    return table_lines(["", "what", "goal", "measured", "verdict"], rows)
+    return markdown(list(rows[0]), rows)
 
 
 def page(results: dict[str, dict[str, Any]]) -> str:
@@ -55,9 +74,17 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "",
         "<!-- Written by `python -m benchmarks report` from benchmarks/results; do not edit. -->",
         "",
-        "What guarding costs, beside cloning inputs by hand. All variants of a table were measured in",
-        "one run, in turns; figures are the best of the rounds, as noise only ever adds. Run",
-        "`make bench` to measure here and now.",
+        "What guarding costs, beside cloning inputs by hand. `make bench` measures it here and now.",
+        "",
+        "All variants of a row were measured in one run, in turns: in each of many rounds every",
+        "variant runs, in changing order, and a round counts the fastest of its blocks, as many for",
+        "each. A figure is a difference or a ratio within a round, and of these the median over the",
+        "rounds; its 95 % interval says how repeatable it is, the quartiles how noisy the machine was.",
+        "",
+        "A **floor** is what the cheapest code that could keep the promise costs, measured in the same",
+        "turns (`benchmarks/_floors.py`): an alias, its class and a look at the version for a call, an",
+        "interception that runs the operation as it is for an operation, one question and a call for",
+        "mode off. No records, redirects, views or containers: no implementation can go below it.",
         "",
     ]
     if "cuda" not in results:
@@ -72,6 +99,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
             "",
             (
                 f"{meta['machine']}, torch {meta['torch']}, Python {meta['python']}, {meta['date']}"
+                f", {meta['threads']} thread{'s' if meta['threads'] > 1 else ''}, {meta['clock']}"
                 f"{', quick run' if meta['quick'] else ''}."
             ),
             "",
@@ -86,23 +114,41 @@ def page(results: dict[str, dict[str, Any]]) -> str:
                 f"In {table['unit']}. {table['note']}".strip(),
                 "",
             ]
-            if device == "cpu":
-                lines += [f"![{table['title']}](_static/benchmarks/{name}.svg)", ""]
-            lines += [*table_lines(table["columns"], table["rows"]), ""]
+            lines += [f"![{table['title']}](_static/benchmarks/{picture(device, name)})", ""]
+            lines += [*table_lines(table), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def table_lines(table: dict[str, Any]) -> list[str]:
+    """Return a table of a result file as Markdown."""
+    return markdown(table["columns"], table["rows"], intervals=table["intervals"])
 
 
 def comments(result: dict[str, Any]) -> list[str]:
     """Say plainly where cloning by hand is cheaper, from the figures."""
-    cheaper = []
-    for row in result["tables"].get("call", {}).get("rows", []):
-        if row["SafeModule"] > row["x = x.clone() by hand"]:
-            grad = "with" if row["gradient"] else "without"
-            cheaper.append(f"{row['elements']:,} elements {grad} a gradient")
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return result["tables"].get(name, {}).get("rows", [])
+
+    def dearer(row: dict[str, Any]) -> bool:
+        return row["SafeModule"]["value"] > row["x = x.clone() by hand"]["value"]
+
+    cheaper = [
+        f"{row['elements']:,} elements {'with' if row['gradient'] else 'without'} a gradient"
+        for row in rows("call")
+        if dearer(row)
+    ]
+    cheaper += [f"{row['inputs']} of 8 elements" for row in rows("inputs") if dearer(row)]
     cheaper += [
-        f"{row['inputs']} of 8 elements"
-        for row in result["tables"].get("inputs", {}).get("rows", [])
-        if row["SafeModule"] > row["x = x.clone() by hand"]
+        f"a loop of {row['turns']} writes"
+        for row in rows("loop")
+        if row["SafeModule"]["value"] > row["mask cloned by hand"]["value"]
+    ]
+    cheaper += [
+        f"{row['model']} ({row['pass']})"
+        for row in rows("models")
+        # Only where the intervals lie apart: most of these differences are noise.
+        if row["SafeModule"]["low"] > row["x = x.clone() by hand"]["high"]
     ]
     if not cheaper:
         return ["Cloning by hand was cheaper nowhere in this run.", ""]
@@ -118,16 +164,26 @@ def load() -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
+def picture(device: str, table: str) -> str:
+    """Return the file name of a picture."""
+    return f"{table}.svg" if device == "cpu" else f"{device}-{table}.svg"
+
+
+def pictures(result: dict[str, Any], folder: Path) -> None:
+    """Draw the tables of a result."""
+    from benchmarks._plots import draw  # needs matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in result["tables"].items():
+        draw(table, folder / picture(result["meta"]["device"], name))
+
+
 def write() -> None:
     """Write the docs page and its pictures."""
     results = load()
     PAGE.write_text(page(results))
-    if "cpu" in results:
-        from benchmarks._plots import draw
-
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        for name, table in results["cpu"]["tables"].items():
-            draw(table, PICTURES / f"{name}.svg")
+    for result in results.values():
+        pictures(result, PICTURES)
 
 
 def check() -> int:
