@@ -65,7 +65,7 @@ LIMITS = {**UNPROTECTED, **ELSEWHERE}
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The given NumPy array is not writable:UserWarning",  # c_numpy_readonly's own
-    "ignore:.*torch.jit.*:DeprecationWarning",
+    "ignore:.*torch.jit.*",
 )
 
 

@@ -162,6 +162,23 @@ def under_no_grad(x):
         return MarkFirst.apply(x) * 3
 
 
+REFUSES = hasattr(Function.apply, "__code__")
+
+
+@pytest.mark.skipif(REFUSES, reason="before torch 2.15 the Function must be told, and cannot be")
+@pytest.mark.parametrize("forward", [on_a_view, under_no_grad])
+def test_nothing_is_refused_where_apply_is_cpp(forward):
+    """As on clones, what was saved before and what comes after included."""
+
+    def whole(x):
+        saved = x.exp()
+        out = forward(x)
+        return saved[: len(out)] * out, x * 2
+
+    compare_with_clones(forward_of(whole), whole, inputs)
+
+
+@pytest.mark.skipif(not REFUSES, reason="torch 2.15 and later need not be told of the copy")
 @pytest.mark.parametrize("forward", [on_a_view, under_no_grad])
 def test_refusals_say_what_to_do(forward):
     """Where PyTorch cannot be told of the copy: a clear error, and the caller is untouched."""

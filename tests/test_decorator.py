@@ -282,6 +282,18 @@ def test_unknown_keyword_is_refused():
         freeze_inputs(modes="copy")
 
 
+def test_a_builtin_that_hides_its_signature():
+    """A function of C++ is guarded too; its arguments are known by position and keyword."""
+    with pytest.raises(ValueError, match="signature"):
+        inspect.signature(torch.clamp_)
+    x = torch.tensor([-1.0, 1.0])
+    with record() as log:
+        out = freeze_inputs(torch.clamp_)(x, min=0)
+        freeze_inputs(torch.clamp_)(input=x, min=0)
+    assert (out.tolist(), x.tolist()) == ([0, 1], [-1, 1])
+    assert [m.argument for m in log] == ["args[0]", "input"]
+
+
 # -- what is preserved -----------------------------------------------------------------------------
 
 

@@ -208,6 +208,8 @@ def test_terminal_output_is_real(tmp_path):
     assert done.returncode == 1
     wanted = shown[2].replace("  ...\n", "...\n")
     printed = done.stderr.replace(f"{tmp_path}{os.sep}", "")
+    if torch.__version__ >= "2.15":  # another operation writes a Python number
+        printed = printed.replace("item assignment (fill_)", "item assignment (copy_)")
     assert doctest.OutputChecker().check_output(wanted, printed, doctest.ELLIPSIS), printed
 
 

@@ -538,7 +538,7 @@ def test_wrappers_put_over_a_guarded_forward():
     Shift.forward = guarded.__wrapped__
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
 def test_torchscript_of_a_guarded_model():
     """It is compiled as if no guard were there; a scripted submodule is left alone."""
 
@@ -710,7 +710,7 @@ def test_every_module_and_the_compiler():
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
 def test_every_module_and_torchscript():
     """A class that is guarded already can still be scripted, and scripted modules run."""
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())

@@ -26,7 +26,7 @@ from safemodule import (
 from tests.helpers import Caller, assert_plain, same
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*torch.jit.*:DeprecationWarning",
+    "ignore:.*torch.jit.*",
     "ignore:TypedStorage is deprecated:UserWarning",
     "ignore:.*in-place operation.*vmap:UserWarning",
 )

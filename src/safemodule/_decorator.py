@@ -15,7 +15,7 @@ from safemodule._mutable import declared_mutable
 from safemodule._state import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -114,7 +114,7 @@ def make_plan(
     func: Any, *, mode: Mode | None, mutable: tuple[str, ...], snapshot: bool, chained: bool
 ) -> Plan:
     """Read a function's signature once, at decoration."""
-    parameters = inspect.signature(func).parameters
+    parameters = _parameters(func)
     positional = tuple(
         name
         for name, p in parameters.items()
@@ -138,6 +138,16 @@ def make_plan(
         chained=chained,
         where=where,
     )
+
+
+def _parameters(func: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(func).parameters
+    except ValueError:  # written in C, and does not say what it takes
+
+        def anything(*args: Any, **kwargs: Any) -> None: ...
+
+        return inspect.signature(anything).parameters
 
 
 def _check_function(func: Any) -> None:

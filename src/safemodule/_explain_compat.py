@@ -6,7 +6,9 @@ is no `explain()`; everything else has a fallback.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -208,6 +210,23 @@ HOOKS_DISABLE = "_saved_tensors_hooks_disable"
 # The node whose backward runs on this thread: it names the op that saved. Without it the line is
 # still known. (torch/csrc/autograd/init.cpp)
 current_node: Any = getattr(_C, "_current_autograd_node", lambda: None)
+
+
+def _empty_queue() -> None:
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        torch.zeros((), requires_grad=True).clone().backward()
+
+
+@functools.cache
+def empty_queue_at_exit() -> None:
+    """Have the engine forget a backward that failed before Python ends.
+
+    Nodes that it was about to run wait in a queue of the thread until its next backward, with what
+    they saved. Is there none, they are freed after Python has ended, and torch 2.15 then takes down
+    the process to free hooks of Python. (torch/csrc/autograd/python_saved_variable_hooks.cpp)
+    """
+    atexit.register(_empty_queue)
+
 
 # The attributes of a node that hold what it saved, described in PyTorch's notes on autograd: read
 # as `_saved_self` (`saved_tensors` of a custom Function), set hooks on as `_raw_saved_self`. Without

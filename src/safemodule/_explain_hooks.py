@@ -125,6 +125,7 @@ class SaveHooks:
             return tensor
         error = self._overwritten(saved, _getframe().f_back)
         if error is not None:
+            compat.empty_queue_at_exit()
             raise error
         return tensor
 

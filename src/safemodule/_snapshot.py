@@ -39,7 +39,8 @@ _PROPERTIES: Final[dict[str, Callable[[Any], Any]]] = {
     "is_leaf": lambda x: x.is_leaf,
     "retains_grad": lambda x: x.retains_grad,
     "grad_fn": lambda x: None if x.grad_fn is None else x.grad_fn.name(),
-    "names": lambda x: x.names,
+    # Where torch still has named tensors, one without names answers a None for each dimension.
+    "names": lambda x: x.names if any(x.names) else None,
     "is_conj": lambda x: x.is_conj(),
     "is_neg": lambda x: x.is_neg(),
     "version": lambda x: x._version,
