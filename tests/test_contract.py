@@ -298,7 +298,7 @@ def test_c4_under_saved_tensor_hooks_that_copy():
     same(grad, (2 * x.exp() + 8 * x).detach(), exact=False)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # torch's own
 def test_c4_forward_mode():
     """Tangents flow through writes too."""
     import torch.autograd.forward_ad as fwd
@@ -741,7 +741,7 @@ def test_c7_arguments_that_are_no_tensors():
         assert forward_of(lambda value: value)(value) is value
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_c7_tracing_and_scripting_of_the_surroundings():
     """A guarded function can be traced by make_fx and by torch.func."""
     from torch.func import grad, vmap
@@ -785,6 +785,73 @@ def test_c7_other_layouts_work(make):
     out = forward_of(lambda x: x.clone())(x)
     assert type(out) is type(x)
     assert out.shape == x.shape or out.layout is torch.jagged
+
+
+def ragged(*, requires_grad=False):
+    """Return a nested tensor of the strided layout."""
+    rows = [torch.ones(2), torch.ones(3)]
+    return torch.nested.nested_tensor(rows, requires_grad=requires_grad)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # prototypes, says torch
+def test_nested_tensors_are_redirected():
+    """Written whole and through their rows, at the top and in containers, by name and on record."""
+
+    @freeze_inputs
+    def forward(t, batch):
+        t.add_(1)
+        t.mul_(2)
+        for row in batch["rows"].unbind():
+            row.sub_(1)
+        return t, batch["rows"]
+
+    t, rows = ragged(), ragged()
+    with record() as log:
+        out, changed = forward(t, {"rows": rows})
+    assert [row.tolist() for row in out.unbind()] == [[4, 4], [4, 4, 4]]
+    assert [row.tolist() for row in changed.unbind()] == [[0, 0], [0, 0, 0]]
+    for x in (t, rows):
+        assert [row.tolist() for row in x.unbind()] == [[1, 1], [1, 1, 1]]
+    assert {(m.argument, m.shape) for m in log} == {("t", (2, -1)), ("batch['rows']", (2, -1))}
+    assert type(out) is type(changed) is torch.Tensor
+    with mode("strict"), pytest.raises(InputMutationError, match="float32\\[2, -1\\]"):
+        forward(t, {"rows": rows})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # prototypes, says torch
+def test_nested_tensors_keep_their_gradients():
+    """Read, written and read again; and through nested guarded calls."""
+    inner = freeze_inputs(lambda t: t)
+
+    @freeze_inputs
+    def forward(t):
+        y = t * t
+        inner(t).add_(1)
+        return y, t * t
+
+    x = ragged(requires_grad=True)
+    y, z = forward(x)
+    total = sum(row.sum() for row in (*y.unbind(), *z.unbind()))
+    total.backward()
+    assert [row.tolist() for row in x.grad.unbind()] == [[6, 6], [6, 6, 6]]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # prototypes, says torch
+def test_quantized_tensors_are_redirected():
+    """In containers as well."""
+    make = lambda value: torch.quantize_per_tensor(torch.full((3,), value), 0.5, 0, torch.quint8)
+
+    @freeze_inputs
+    def forward(batch):
+        batch["q"].copy_(make(2.0))
+        return batch["q"]
+
+    q = make(1.0)
+    with record() as log:
+        out = forward({"q": q})
+    assert out.dequantize().tolist() == [2, 2, 2]
+    assert q.dequantize().tolist() == [1, 1, 1]
+    assert [m.argument for m in log] == ["batch['q']"]
 
 
 # -- C8: where protection is impossible: `test_unseen.py` -------------------------------------------

@@ -690,3 +690,22 @@ def test_record_names_the_class_of_the_instance():
     with record() as log:
         Child()(torch.zeros(1))
     assert log[0].module.endswith("test_record_names_the_class_of_the_instance.<locals>.Child")
+
+
+def test_a_lazy_module_stays_guarded():
+    """`nn.LazyLinear` changes its class at the first call; the guard is there in the second."""
+
+    class Net(SafeModule, torch.nn.LazyLinear):
+        def forward(self, x):
+            x.add_(1)
+            return super().forward(x)
+
+    net, x = Net(2), torch.zeros(1, 3)
+    for _ in range(2):
+        assert net(x).shape == (1, 2)
+        assert x.sum() == 0
+    assert isinstance(net, SafeModule)
+    assert net.in_features == 3
+    again = Net(2)
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(x), net(x))

