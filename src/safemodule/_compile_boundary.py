@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from safemodule import _report
 from safemodule._compat import interception_off, is_alias
 from safemodule._compile_compat import adapt_compiled, mark_compiled
 from safemodule._containers import (
+    KEYED,
     attributes_of,
     is_guarded_class,
     items_of,
@@ -88,7 +89,7 @@ class _Crossing:
         self._location = locate()
         self._roots: list[tuple[Any, Root, int, int]] = []
         """Handle, root, version before the call, bytes copied."""
-        self._containers: list[tuple[Any, Any, dict[Any, Any]]] = []
+        self._containers: list[tuple[Any, Any, _Entries]] = []
         """Stand-in, what was given instead, and its entries before the call."""
 
     # -- on the way in -----------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class _Crossing:
 
     def _stand_in(self, container: Any) -> Any:
         given = plain_copy(container)
-        if isinstance(given, (dict, list)):
+        if isinstance(given, KEYED):
             for key, item in items_of(given):
                 put_item(given, key, self.prepare(item))
         for name, item in attributes_of(given):
@@ -178,25 +179,24 @@ class _Crossing:
         elif mode != "off":
             _report.report(mode, **self._facts(handle, root, copied))
 
-    def _bring_back(self, container: Any, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+    def _bring_back(self, container: Any, before: _Entries, after: _Entries) -> None:
         """Change a stand-in as the compiled code changed what it got for it."""
         originals = {id(given): stand_in for stand_in, given, _ in self._containers}
-        if isinstance(container, list):
-            if list(map(id, before.values())) != list(map(id, after.values())):
-                container[:] = [originals.get(id(item), item) for item in after.values()]
-            return
-        for key in before.keys() - after.keys():
-            if isinstance(container, dict):
+        if isinstance(container, dict):
+            gone, new = _difference(before.items, after.items)
+            for key in gone:
                 del container[key]
-            else:
-                delattr(container, key)
-        for key, item in after.items():
-            if key in before and before[key] is item:
-                continue
-            if isinstance(container, dict):
+            for key, item in new.items():
                 container[key] = originals.get(id(item), item)
-            else:
-                setattr(container, key, originals.get(id(item), item))
+        elif list(map(id, before.items.values())) != list(map(id, after.items.values())):
+            items = [originals.get(id(item), item) for item in after.items.values()]
+            container.clear()
+            container.extend(items)
+        gone, new = _difference(before.attributes, after.attributes)
+        for name in gone:
+            delattr(container, name)
+        for name, item in new.items():
+            setattr(container, name, originals.get(id(item), item))
 
     def _adopt(self, out: Any) -> None:
         if isinstance(out, (list, tuple)):
@@ -216,10 +216,23 @@ class _Crossing:
                 self._adopt(item)
 
 
-def _entries(container: Any) -> dict[Any, Any]:
-    if isinstance(container, (dict, list)):
-        return dict(items_of(container))
-    return dict(attributes_of(container))
+class _Entries(NamedTuple):
+    """What a container holds."""
+
+    items: dict[Any, Any]
+    attributes: dict[str, Any]
+
+
+def _entries(container: Any) -> _Entries:
+    items = items_of(container) if isinstance(container, KEYED) else ()
+    return _Entries(dict(items), dict(attributes_of(container)))
+
+
+def _difference(before: dict[Any, Any], after: dict[Any, Any]) -> tuple[list[Any], dict[Any, Any]]:
+    """Return the keys that are gone, and the entries that are new."""
+    gone = [key for key in before if key not in after]
+    new = {k: v for k, v in after.items() if k not in before or before[k] is not v}
+    return gone, new
 
 
 def _own_code() -> Iterator[types.CodeType]:

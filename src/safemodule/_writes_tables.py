@@ -289,6 +289,7 @@ FRESH_COMPOSITES: frozenset[str] = frozenset(
 
 # Python functions, by module, whose result is always computed anew unless they work in place.
 FRESH_PYTHON: dict[str, frozenset[str]] = {
+    "torch.functional": frozenset({"cdist", "norm", "tensordot"}),
     "torch.nn.functional": frozenset(
         {
             "batch_norm",
@@ -309,6 +310,7 @@ FRESH_PYTHON: dict[str, frozenset[str]] = {
             "mish",
             "mse_loss",
             "nll_loss",
+            "normalize",
             "relu",
             "relu6",
             "rms_norm",
@@ -339,6 +341,7 @@ FRESH_PYTHON: dict[str, frozenset[str]] = {
             "__rsub__",
             "dim_order",
             "is_shared",
+            "norm",
             "pow",
             "pow_",
             "storage_type",

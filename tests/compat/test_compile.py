@@ -235,6 +235,7 @@ OPERATIONS = {
     "concatenation": lambda x: [torch.cat([x, x]).exp(), x.zero_(), torch.stack((x, x))][0::2],
     "checkpoint": lambda x: _checkpoint(x),
     "custom function": lambda x: [x.add_(1), Square.apply(x)],
+    "norm": lambda x: [x.norm() + nn.functional.normalize(x).sum(), x.add_(1)][0],
     "attention": lambda x: _attention(x),
     "split": lambda x: [sum(a * b for a, b in zip(x.split(1), x, strict=True)), x.add_(1)][0],
     "shapes": lambda x: x.add_(1).view(x.shape[0], -1) * x.size(0) + x.numel() + len(x) + x.ndim,
