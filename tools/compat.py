@@ -5,8 +5,11 @@
     make compat ARGS="--torch 2.9.1 --python 3.12"    # one environment
 
 Each environment is made in .compat/, used and removed, since most torch wheels are CUDA builds of
-several GB. Results go to a Markdown table which the documentation includes; rows of environments
-that did not run this time stay, each with the date on which it ran.
+several GB. The library is built and installed there, without its sources on the path. Results go to
+a Markdown table which the documentation includes; rows of environments that did not run this time
+stay, each with the date on which it ran. The logs stay in .compat/, the failed tests are printed.
+
+A limit in pip's configuration that keeps the newest torch away is lifted by PIP_CONSTRAINT=/dev/null.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".compat"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+NO_BUILD = "torch has no build for this Python"
 HEADER = """\
 | torch | Python | result | date |
 | --- | --- | --- | --- |
@@ -92,7 +96,7 @@ def test(torch: str, python: str, interpreter: str, pytest_args: list[str]) -> R
     today = dt.datetime.now(tz=dt.UTC).date().isoformat()
     pins = WORK / "pins.txt"
     pins.write_text(test_pins(), encoding="utf-8")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "SAFEMODULE_COMPAT": "1"}
     environment.pop("PYTHONPATH", None)
 
     def run(*command: str | Path) -> int:
@@ -110,13 +114,19 @@ def test(torch: str, python: str, interpreter: str, pytest_args: list[str]) -> R
         executable = home / "bin" / "python"
         install = (executable, "-m", "pip", "install", "-c", pins)
         if run(*install, f"torch=={torch}", f"{ROOT}[test]"):
-            return Row(torch, python, "could not be installed", today)
+            said = log.read_text(encoding="utf-8")
+            print("\n".join(said.splitlines()[-3:]))
+            no_build = f"No matching distribution found for torch=={torch}" in said
+            return Row(torch, python, NO_BUILD if no_build else "could not be installed", today)
         print(f"==> {name}: testing", flush=True)
         status = run(executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *pytest_args)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     # The closing line of pytest: "== 3 failed, 812 passed in 91.20s ==".
     text = log.read_text(encoding="utf-8")
+    print(
+        "".join(f"{line}\n" for line in text.splitlines() if line.startswith(("FAILED", "ERROR")))
+    )
     closing = re.findall(r"^(?:=+ )?(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s", text, flags=re.MULTILINE)
     result = closing[-1] if closing else f"pytest ended with status {status}"
     return Row(torch, python, f"**{result}**" if status else result, today)
@@ -177,6 +187,8 @@ def main() -> int:
     for torch, python, interpreter in plan:
         row = test(torch, python, interpreter, arguments.pytest_args)
         print(f"==> torch {row.torch} on Python {row.python}: {row.result}", flush=True)
+        if row.result == NO_BUILD:
+            continue
         failed |= not re.match(r"\d+ passed", row.result)
         rows = read(arguments.output)
         rows[row.torch, row.python] = row
