@@ -36,6 +36,7 @@ def draw(table: dict[str, Any], path: Path) -> None:
         if max(xs) > 1000:
             axes.set_xscale("log", base=2)
             axes.set_yscale("symlog", linthresh=1)
+            axes.set_ylim(bottom=0)
         axes.set_xlabel(table["x"])
     else:
         label = table["columns"][0]
@@ -56,8 +57,10 @@ def draw(table: dict[str, Any], path: Path) -> None:
         axes.set_xticks(range(len(rows)), names, rotation=20, ha="right")
         if table["unit"] == "ratio":
             axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_ylabel(table["unit"])
-    axes.legend(fontsize=7, frameon=False)
+            if max(_value(row.get(name)) for row in rows for name in series) < 2:
+                axes.set_ylim(bottom=0.9)  # what matters is the distance from 1
+    axes.set_ylabel(table["unit"], fontsize=8)
+    figure.legend(fontsize=7, frameon=False, loc="outside upper center", ncols=4)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
