@@ -30,8 +30,9 @@ run 60 versions.txt "$python" -c "$versions"
 mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.cuda' tests)
 pytest=("$python" -m pytest -p no:cacheprovider -m "cuda and not slow" "${files[@]}")
 run 90 tests.txt "${pytest[@]}"
-run 200 benchmarks.txt "$python" -m benchmarks --quick --device "$device" --out "$out" --no-pictures
+# What is left of 350 seconds, but for a minute at the end.
+run $((290 - SECONDS)) benchmarks.txt "$python" -m benchmarks --quick --device "$device" --out "$out" --no-pictures
 # Last, as compiling may take long.
 pytest=("$python" -m pytest -p no:cacheprovider -m "cuda and slow" "${files[@]}")
-run 60 compile.txt "${pytest[@]}"
+run $((350 - SECONDS)) compile.txt "${pytest[@]}"
 exit "$status"
