@@ -79,8 +79,8 @@ def without(*names):
     """Load `_compat` afresh as on a torch that lacks some names."""
     source = SOURCE.read_text(encoding="utf-8")
     source = source.replace("= torch._C\n", "= Hides(torch._C, *NAMES)\n")
-    source = source.replace("\nimport torch.utils._pytree as pytree\n", "\n")
-    source = source.replace("\nfrom torch import Tensor\n", "\n")
+    source = source.replace("\nimport torch.utils._pytree as pytree\n", "\n\n")
+    source = source.replace("\nfrom torch import Tensor\n", "\n\n")
     source = source.replace("\nfrom torch.autograd import forward_ad\n", "\n")
     module = types.ModuleType("compat_without")
     module.__dict__.update(

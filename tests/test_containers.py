@@ -660,3 +660,57 @@ def test_init_subclass_registries_hear_nothing():
     freeze_inputs(lambda b: b)(Child(a=1))
     freeze_inputs(lambda b: b)(Base(a=1))
     assert heard == ["Child"]
+
+
+def test_results_of_torch_as_arguments():
+    """What `torch.max` returns comes in as the same type."""
+    pair = torch.max(torch.zeros(2, 2), 0)
+
+    def forward(pair):
+        pair.values.add_(1)
+        return pair.values, type(pair)
+
+    values, kind = forward_of(forward)(pair)
+    assert (values.tolist(), pair.values.tolist()) == ([1, 1], [0, 0])
+    assert kind is type(pair)
+    assert forward_of(lambda pair: pair)(pair) is pair
+
+
+def test_slots_of_a_dict():
+    """One that is not set stays so."""
+
+    class Slotted(dict):
+        __slots__ = ("tag", "unset")
+
+    given = Slotted(x=torch.zeros(1))
+    given.tag = torch.zeros(1)
+
+    def forward(d):
+        assert not hasattr(d, "unset")
+        return d["x"].add_(1), d.tag.add_(1)
+
+    out = forward_of(forward)(given)
+    assert [t.item() for t in out] == [1, 1]
+    assert (given["x"].item(), given.tag.item()) == (0, 0)
+
+
+def test_registered_twice():
+    """A class that its parent registers with pytree already is left as it is."""
+
+    class Parent(dict):
+        def __init_subclass__(cls):
+            pytree.register_pytree_node(
+                cls,
+                lambda d: (list(d.values()), list(d)),
+                lambda v, k: dict(zip(k, v, strict=True)),
+            )
+
+    class Child(Parent):
+        pass
+
+    def forward(d):
+        return pytree.tree_map(lambda t: t.add_(1), d)
+
+    given = Child(x=torch.zeros(1))
+    assert forward_of(forward)(given)["x"].item() == 1
+    assert given["x"].item() == 0

@@ -613,3 +613,15 @@ def test_the_same_tensor_guarded_and_mutable():
     x = torch.zeros(1)
     forward(x, x)
     assert x.tolist() == [1]
+
+
+def test_coroutine_in_mode_off():
+    """It is the function itself, at the cost of one check."""
+
+    @freeze_inputs(mode="off")
+    async def forward(x):
+        return x.add_(1)
+
+    x = torch.zeros(1)
+    assert asyncio.run(forward(x)) is x
+    assert x.tolist() == [1]

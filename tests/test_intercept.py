@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 import torch
@@ -274,3 +275,52 @@ def test_frozen_tensors_meet():
         torch._foreach_mul_([a, b], 2.0)
     assert (a.tolist(), b.tolist()) == ([2, 2], [2, 2])
     assert [m.argument for m in log] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_geometry_set_by_strides(gaps):
+    """`as_strided_` changes the handle, and means the input's own geometry."""
+
+    def forward(x):
+        x.as_strided_((2,), (2,), 1)
+        x.add_(1)
+        return x
+
+    x = torch.zeros(4, 2)[::2] if gaps else torch.zeros(2, 2)
+    caller = Caller(x)
+    out = forward_of(forward)(x)
+    caller.check()
+    assert (out.tolist(), out.shape) == ([1, 1], (2,))
+
+
+def test_handle_among_the_numbers_of_a_metadata_write():
+    """Only the tensor whose sizes change counts."""
+
+    def forward(dim):
+        return torch.zeros(1, 2).squeeze_(dim)
+
+    dim = torch.tensor(0)
+    with record() as log:
+        assert forward_of(forward)(dim).shape == (2,)
+    assert list(log) == []
+
+
+def test_write_of_several_that_cannot_be_redirected():
+    """It raises before anything has changed, and holds no lock: another thread may write."""
+
+    def forward(a, b):
+        weak = torch._C._WeakTensorRef(b)
+        with pytest.raises(RuntimeError):
+            torch._foreach_add_([a, b], 1.0)
+        del weak
+        thread = threading.Thread(target=a.add_, args=(2,), daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+        return a, b.add_(3)
+
+    args = torch.zeros(1), torch.zeros(1)
+    caller = Caller(*args)
+    out = forward_of(forward)(*args)
+    caller.check()
+    assert [t.item() for t in out] == [2, 3]

@@ -206,3 +206,28 @@ def test_many_redirects_of_one_input():
         ),
         reference=reference,
     )
+
+
+def test_reads_by_a_list_in_a_loop():
+    """Rows of a buffer that are read together, and really saved, are spared as single ones are."""
+
+    def forward(x, w):
+        for i in range(1, 12):
+            x[i] = torch.linalg.multi_dot([x[i - 1], w, x[i - 1]]).tanh()
+        return x
+
+    def reference(x, w):
+        rows = [x[0]]
+        for _ in range(1, 12):
+            rows.append(torch.linalg.multi_dot([rows[-1], w, rows[-1]]).tanh())
+        return torch.stack(rows)
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(12, 4, 4, generator=generator), torch.randn(4, 4, generator=generator)
+    compare_with_clones(
+        forward_of(forward),
+        forward,
+        lambda: (x.double().requires_grad_(), w.double().requires_grad_()),
+        reference=reference,
+        exact=False,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -265,3 +266,21 @@ def test_gradients_of_what_comes_out(inner):
     (freeze_inputs(inner)(x) * 3).sum().backward()
     (inner(y.clone()) * 3).sum().backward()
     assert x.grad.tolist() == y.grad.tolist()
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """A frozen dataclass."""
+
+    x: Any
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: collections.UserDict(x=x), Fixed, lambda x: [Fixed(x)]],
+    ids=["UserDict", "frozen dataclass", "in a list"],
+)
+def test_container_that_comes_back_as_it_was(make):
+    """The caller's own object, whatever its kind."""
+    given = make(torch.zeros(1))
+    assert freeze_inputs(lambda d: d)(given) is given

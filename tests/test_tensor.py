@@ -286,3 +286,58 @@ def test_the_class_defines_no_more_than_it_must():
     }
     assert {"set_", "as_subclass", "__repr__", "__reduce_ex__", "__deepcopy__"} <= mine
     assert not {n for n in mine if n.endswith("_") and not n.startswith("_")} - {"set_"}
+
+
+def test_gradient_hook_of_a_leaf_of_its_own():
+    """It runs when the gradient of that leaf is there, in the same call."""
+    seen = []
+
+    def forward(x):
+        leaf = x.detach().requires_grad_()
+        leaf.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+        (leaf * 2).sum().backward()
+        return leaf.grad
+
+    assert forward_of(forward)(torch.ones(2)).tolist() == [2, 2]
+    assert seen == [[2, 2]]
+
+
+def test_no_parameter():
+    """Saying so of a handle changes nothing."""
+
+    def forward(x):
+        x._is_param = False
+        assert type(x) is FrozenTensor
+        return x
+
+    x = torch.ones(2)
+    assert forward_of(forward)(x) is x
+
+
+def test_swapped_by_torch():
+    """`torch.utils.swap_tensors` puts another tensor in the handle's place."""
+
+    def forward(x):
+        x.add_(1)
+        x[:1].mul_(1)
+        other = torch.full((2,), 5.0)
+        torch.utils.swap_tensors(x, other)
+        return x, other
+
+    x = torch.zeros(2)
+    out = forward_of(forward)(x)
+    assert [t.tolist() for t in out] == [[5, 5], [1, 1]]
+    assert x.tolist() == [0, 0]
+
+
+def test_deep_copy_of_a_result():
+    """Refused as for a plain tensor in a graph, written or not."""
+
+    def forward(x, write):
+        if write:
+            x.add_(1)
+        return copy.deepcopy(x)
+
+    for write in (False, True):
+        with pytest.raises(RuntimeError, match="deepcopy"):
+            forward_of(forward)(torch.ones(2, requires_grad=True) * 1, write)

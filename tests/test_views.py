@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from safemodule import freeze, freeze_inputs
 from safemodule._compat import interception_off
@@ -158,3 +159,43 @@ def test_handle_and_root_of_views():
     v = h.t()[0]
     assert handle_and_root(v)[0] is h
     assert handle_and_root(v)[1] is handle_and_root(h)[1]
+
+
+def routed(function):
+    """Return a function that asks for overrides, as those of a library may."""
+
+    def call(*args):
+        if has_torch_function(args):
+            return handle_torch_function(call, args, *args)
+        return function(*args)
+
+    return call
+
+
+def test_views_in_results_of_a_library():
+    """Each is found, wherever a function of a library puts it."""
+    parts = routed(lambda x: [[x[0], (x[1], 1)], x.sum()])
+
+    def forward(x):
+        (a, (b, _)), total = parts(x)
+        assert type(total) is torch.Tensor
+        x.add_(1)
+        return a, b
+
+    x = torch.zeros(2, 2)
+    out = forward_of(forward)(x)
+    assert [t.tolist() for t in out] == [[1, 1], [1, 1]]
+    assert x.sum() == 0
+
+
+def test_function_that_returns_another_argument():
+    """Though it shares memory with the handle, it is nobody's view."""
+    x = torch.zeros(2)
+    second = routed(lambda _, other: other)
+
+    def forward(handle):
+        assert type(second(handle, x)) is torch.Tensor
+        assert second(handle, [x])[0] is x
+        return type(x)
+
+    assert forward_of(forward)(x) is torch.Tensor
