@@ -213,6 +213,18 @@ def test_terminal_output_is_real(tmp_path):
     assert doctest.OutputChecker().check_output(wanted, printed, doctest.ELLIPSIS), printed
 
 
+def test_logged_line_is_real(tmp_path):
+    """The first program of the README logs what the README shows, and nothing else."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    program, shown = re.search(r"```python\n(.*?)```.*?```text\n(.*?)```", text, re.DOTALL).groups()
+    (tmp_path / "decoder.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "decoder.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.replace(f"{tmp_path}{os.sep}", "").split() == shown.split()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     """Each relative link names a file, and each anchor in it a heading or label."""

@@ -18,7 +18,8 @@ from safemodule._errors import InplaceError
 from safemodule._explain import explain, explanation_of
 from safemodule._explain_backward import _type_text
 from safemodule._explain_frames import Place
-from safemodule._explain_message import Explanation, _short, event
+from safemodule._explain_message import Explanation, event
+from safemodule._table import short_path
 
 SEED = """\
 import torch
@@ -359,4 +360,4 @@ def test_parts_that_are_missing(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert _short(name) == name
+    assert short_path(name) == name

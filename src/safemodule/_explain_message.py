@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import linecache
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from safemodule._errors import InplaceError
 from safemodule._explain_frames import Place, location, span
 from safemodule._location import Location
+from safemodule._table import short_path
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -40,7 +39,7 @@ class Event:
         if self.where is None:
             return self.text
         line = self.where.line
-        name = f"{_short(self.where.filename)}:{self.where.lineno} in {self.where.function}"
+        name = f"{short_path(self.where.filename)}:{self.where.lineno} in {self.where.function}"
         rows = [self.text, f"  {name}"]
         if line:
             rows.append(f"    {line}")
@@ -155,12 +154,3 @@ def _raw(where: Location) -> str:
 
 def _indent(text: str, by: str) -> str:
     return "\n".join(by + row for row in text.split("\n"))
-
-
-def _short(filename: str) -> str:
-    """Return a path below the working folder relative to it; any other as it is."""
-    try:
-        here = str(Path.cwd()) + os.sep
-    except OSError:  # the folder is gone
-        return filename
-    return filename.removeprefix(here)

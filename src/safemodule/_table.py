@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from safemodule._record import Mutation
 
-__all__ = ["as_html", "as_text", "describe", "format_bytes", "total"]
+__all__ = ["as_html", "as_text", "describe", "format_bytes", "short_path", "total"]
 
 _LINE_WIDTH: Final = 60
 _HEADER: Final = ("count", "op", "argument", "tensor", "copied", "module", "where", "line")
@@ -54,7 +54,7 @@ def as_html(writes: Sequence[Mutation], exports: Sequence[Mutation]) -> str:
 
 
 def _cells(m: Mutation) -> tuple[str, ...]:
-    where = f"{_short(m.filename)}:{m.lineno} in {m.function}"
+    where = f"{short_path(m.filename)}:{m.lineno} in {m.function}"
     line = m.line if len(m.line) <= _LINE_WIDTH else m.line[: _LINE_WIDTH - 3] + "..."
     copied = format_bytes(m.bytes_copied)
     return (str(m.count), m.op, m.argument, m.tensor, copied, m.module, where, line)
@@ -85,7 +85,7 @@ def _plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _short(filename: str) -> str:
+def short_path(filename: str) -> str:
     """Return a path below the working folder relative to it; any other as it is."""
     try:
         here = str(Path.cwd()) + os.sep
