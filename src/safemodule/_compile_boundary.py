@@ -42,7 +42,7 @@ _is_compiling: Any = torch.compiler.is_compiling
 
 
 # Modules whose code a compiler traces: the way from a call of a guarded module into the original.
-_TRACED = frozenset({"_compile", "_compile_tensor", "_guard_forward", "_module"})
+_TRACED = frozenset({"_compile", "_compile_tensor", "_guard_forward", "_hooks", "_module"})
 
 
 def adapted(compiled: Any) -> Any:
