@@ -13,9 +13,8 @@ import torch
 
 from safemodule import _lazy_copy, freeze_inputs
 from tests import test_contract as contract
+from tests import test_zoo as zoo
 from tests.helpers import forward_of
-from tests.test_zoo import test_snapshot as test_zoo
-from tests.test_zoo import test_snapshots_and_guards_in_each_other
 
 _OWN_MEMORY = "a snapshot is made on entry: no memory is shared, no write copies"
 _NO_LEAF = "a snapshot of a leaf is no leaf, as a clone is none"
@@ -34,7 +33,19 @@ for _name, _value in vars(contract).items():
     if _name.startswith("test_") and _name not in OTHERWISE:
         globals()[_name] = _value
 
-__all__ = ["test_snapshots_and_guards_in_each_other", "test_zoo"]
+
+def cloned(test):
+    """Return a test of the zoo that runs with clones; it has run with lazy copies there."""
+
+    @functools.wraps(test)
+    def again(**given):
+        test(**given)
+
+    return pytest.mark.parametrize("_snapshots", ["cloned"], indirect=True)(again)
+
+
+test_zoo_cloned = cloned(zoo.test_snapshot)
+test_zoo_in_each_other_cloned = cloned(zoo.test_snapshots_and_guards_in_each_other)
 
 
 @pytest.fixture(autouse=True, params=["lazy", "cloned"])
