@@ -12,6 +12,7 @@ import pkgutil
 import pytest
 
 import safemodule
+import safemodule.testing
 
 # An example imports what it uses, as a reader would.
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -60,13 +61,38 @@ def test_docstring(test):
     assert not failures, "".join(failures)
 
 
-@pytest.mark.parametrize("name", [name for name in safemodule.__all__ if not name.startswith("_")])
-def test_public_name_has_an_example(name):
+PUBLIC = [
+    *((safemodule, name) for name in safemodule.__all__ if not name.startswith("_")),
+    (safemodule, "Guard"),
+    *((safemodule.testing, name) for name in safemodule.testing.__all__),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[name for _, name in PUBLIC])
+def test_public_name_has_an_example(module, name):
     """A reader of the API reference sees how each name is used."""
-    value = getattr(safemodule, name)
+    value = getattr(module, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         texts = [value.__doc__]
     else:
         texts = [t for m in modules() for n, t, _ in attribute_docstrings(m) if n == name]
     (text,) = texts
     assert ">>>" in text
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(m, n) for m, n in PUBLIC if inspect.isclass(getattr(m, n))],
+    ids=[n for m, n in PUBLIC if inspect.isclass(getattr(m, n))],
+)
+def test_public_members_are_described(module, name):
+    """Each method and property that a class of ours defines says what it does."""
+    members = vars(getattr(module, name))
+    bare = [
+        member
+        for member, value in members.items()
+        if not member.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)))
+        and not value.__doc__
+    ]
+    assert bare == []
