@@ -264,3 +264,17 @@ def test_the_suffix_chooses(tmp_path, suffix):
     assert "größe.py" in text
     assert text.startswith("<!DOCTYPE html>" if suffix == ".html" else "{")
     assert ("$schema" in text) == (suffix == ".sarif")
+
+
+# -- what there is no advice for ---------------------------------------------------------------------
+
+
+def test_nothing_to_advise(monkeypatch):
+    """Where no fix is known, none is promised, in any format."""
+    for module in ("_export_html", "_export_sarif"):
+        monkeypatch.setattr(f"safemodule.{module}.fixes", lambda *_: ())
+    found = findings(explanations=(Explanation("sentence", "float32[3] cpu", "t", "", (), ()),))
+    assert "Possible fixes" not in as_html(found)
+    *writes, explained = run_of(found)["results"]
+    assert not any("Possible fixes" in result["message"]["text"] for result in writes)
+    assert "locations" not in explained
