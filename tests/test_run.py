@@ -8,12 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import safemodule
+from safemodule import _run
 from tests.launcher import Launcher, plain
 
 PACKAGE = Path(safemodule.__file__).parent
@@ -455,3 +457,23 @@ def test_ctrl_c(tmp_path):
     assert "/safemodule/" not in traceback
     assert traceback.endswith("KeyboardInterrupt\n")
     assert "3 sites, 10 writes" in told
+
+
+def test_a_thread_that_ends_without_an_error(monkeypatch):
+    """What shows errors of threads is asked about it as ever."""
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    _run._clean_those_of_threads()
+    args = threading.ExceptHookArgs((SystemExit, None, None, None))
+    threading.excepthook(args)
+    assert seen == [args]
+
+
+def test_a_child_that_was_forked_is_silent(capfd):
+    """The parent speaks for both."""
+    session = _run._Session("program.py", [], None, None)
+    session._finish()
+    assert "No argument was written" in capfd.readouterr().err
+    session._process = -1  # that of another
+    session._finish()
+    assert capfd.readouterr().err == ""
