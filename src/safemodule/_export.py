@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 from safemodule._export_html import as_html
 from safemodule._export_json import as_json
 from safemodule._export_sarif import as_sarif
-from safemodule._findings import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["FORMATS", "SUFFIXES", "Findings", "write_report"]
+    from safemodule._findings import Findings
+
+__all__ = ["FORMATS", "SUFFIXES", "write_report"]
 
 _WRITERS: Final[dict[str, Callable[[Findings], str]]] = {
     ".json": as_json,

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from safemodule import _table
 from safemodule._errors import InputMutationError
 from safemodule._explain import explain, explanation_of
-from safemodule._export import Findings, write_report
+from safemodule._export import write_report
+from safemodule._findings import Findings
 from safemodule._guard import guard
 from safemodule._modes import get_mode, set_mode
 from safemodule._program import CannotRunError, Program, load
