@@ -34,6 +34,7 @@ def test_exist():
     assert FrozenTensor in config.nontraceable_tensor_subclasses
     assert callable(utils.to_subclass)
     assert callable(eval_frame.skip_code)
+    assert torch.tanh in torch._dynamo.variables.torch.get_overridable_functions()
     assert eval_frame._TorchDynamoContext.__call__.__wrapped__ is not None
 
 
@@ -71,6 +72,20 @@ def test_handles_need_a_setting(monkeypatch):
     assert not compat.kept_inside(CompiledHandle)
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", None)
     assert not compat.kept_inside(CompiledHandle)
+
+
+def test_in_place_functions_are_routed(monkeypatch):
+    """To tensor subclasses, also those that torch does not list; nothing to do without the list."""
+    listed = {torch.tanh}
+    tables = types.SimpleNamespace(get_overridable_functions=lambda: listed)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.variables.torch", tables)
+    compat.route_in_place_functions()
+    assert {torch.tanh, torch.tanh_, torch.nn.functional.elu_} <= listed
+    assert torch.sin not in listed
+    tables.get_overridable_functions = lambda: (torch.tanh,)
+    compat.route_in_place_functions()
+    monkeypatch.setitem(sys.modules, "torch._dynamo.variables.torch", None)
+    compat.route_in_place_functions()
 
 
 def test_handles_stay_inside(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ def kept_inside(kind: type[Tensor]) -> bool:
     config: Any = sys.modules.get("torch._dynamo.config")
     if convert is None or not hasattr(config, "nontraceable_tensor_subclasses"):
         return False
+    route_in_place_functions()
     if kind not in getattr(convert, "_safemodule_inside", ()):
 
         def to_subclass(tensor: Any, cls: type) -> Any:
@@ -65,6 +66,23 @@ def kept_inside(kind: type[Tensor]) -> bool:
         to_subclass._safemodule_inside = (kind,)  # type: ignore[attr-defined]
         utils.to_subclass = to_subclass
     return True
+
+
+def route_in_place_functions() -> None:
+    """Let TorchDynamo ask tensor subclasses about `torch.tanh_(x)`, as torch itself does.
+
+    It asks about the functions that torch lists as overridable, and that list leaves out all whose
+    name ends in an underscore; the in-place methods are in it.
+    (torch/_dynamo/variables/torch.py: `get_overridable_functions`; torch/overrides.py)
+    """
+    listed: Any = getattr(
+        sys.modules.get("torch._dynamo.variables.torch"), "get_overridable_functions", None
+    )
+    functions = listed() if listed is not None else None
+    if isinstance(functions, set):
+        for namespace in (torch, torch.nn.functional):
+            names = [n for n in dir(namespace) if n.endswith("_") and not n.startswith("_")]
+            cast("set[Any]", functions).update(getattr(namespace, name) for name in names)
 
 
 def mark_compiled(func: Any) -> None:

@@ -227,6 +227,8 @@ OPERATIONS = {
     "relu(inplace=True)": lambda x: (x * x).sum() + nn.functional.relu(x, inplace=True) + x,
     "dropout(inplace=True)": lambda x: nn.functional.dropout(x, 0.0, inplace=True) * x,
     "saves its result": lambda x: [(x * x).sum(), x.exp_(), x.add_(1), x * x][0::3],
+    "functions of one word": lambda x: [torch.tanh_(x), (x * x).sum(), x.mul_(2), x + 1][1::2],
+    "activations": lambda x: [nn.functional.elu_(x), x * x, torch.relu_(x), x + 1][1::2],
     "under no_grad": lambda x: _under_no_grad(x),
     "foreach": lambda x: _foreach(x),
     "out=": lambda x: [x.exp(), torch.add(x.detach(), 1, out=x.data), x * 2][0::2],
