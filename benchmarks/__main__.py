@@ -25,7 +25,7 @@ from torch.utils.benchmark import timer
 
 from benchmarks import _report
 from benchmarks._goals import goals
-from benchmarks._measure import clock_of
+from benchmarks._measure import clock_of, keep_memory
 from benchmarks._questions import QUESTIONS
 from benchmarks._table import Setting
 
@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own notes
     logging.getLogger("safemodule").setLevel(logging.ERROR)
     torch.set_num_threads(options.threads)
+    keep_memory()
     setting = Setting(torch.device(options.device), options.quick)
     meta = {
         "device": options.device,

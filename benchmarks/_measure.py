@@ -7,8 +7,11 @@ with its interval. All variants are treated alike.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import math
+import random
 import statistics
 import sys
 import time
@@ -83,7 +86,7 @@ class Turns:
 def take_turns(
     cases: Mapping[str, Case], *, seconds: float, rounds: int, clock: Callable[[], float]
 ) -> Turns:
-    """Time every case; the rounds of all cases alternate, each round in another order.
+    """Time every case; the rounds of all cases alternate, in random order.
 
     A round of a case is the fastest of some blocks of a millisecond, as many for each case, which
     alternate too: noise only ever adds.
@@ -106,24 +109,38 @@ def take_turns(
     runs: dict[str, int] = {}
     block = 0.0
     for name, timer in timers.items():
-        timer.timeit(2)  # warm-up
-        few = max(1, min(100, int(1e-4 / timer.timeit(1)) + 1))
-        once = min(timer.timeit(few) for _ in range(3)) / few
+        timer.timeit(1)  # warm-up
+        once = timer.timeit(1)
+        if once < _BLOCK:
+            few = max(1, min(100, int(1e-4 / once) + 1))
+            once = min(timer.timeit(few) for _ in range(3)) / few
         runs[name] = max(1, min(5000, int(_BLOCK / max(once, 1e-8))))
         block += runs[name] * once / len(timers)
     blocks = max(1, min(40, int(seconds / rounds / block)))
     found: dict[str, list[float]] = {name: [] for name in cases}
-    order = list(cases)
+    order, chance = list(cases), random.Random(0)
     gc.collect()
     for _ in range(rounds):
         best = dict.fromkeys(cases, math.inf)
         for _ in range(blocks):
-            order.append(order.pop(0))
+            chance.shuffle(order)  # no case has the same neighbour each time
             for name in order:
                 best[name] = min(best[name], timers[name].timeit(runs[name]) / runs[name])
         for name, value in best.items():
             found[name].append(value)
     return Turns(found)
+
+
+def keep_memory() -> None:
+    """Have the allocator of a CPU keep what it has got, as that of CUDA does.
+
+    Whether it returns a page to the system, to fetch and clear it again in the next run, hangs on
+    what lies beside it: it makes one variant of a model some percent slower than another by chance.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest there is
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:

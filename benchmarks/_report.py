@@ -77,7 +77,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "What guarding costs, beside cloning inputs by hand. `make bench` measures it here and now.",
         "",
         "All variants of a row were measured in one run, in turns: in each of many rounds every",
-        "variant runs, in changing order, and a round counts the fastest of its blocks, as many for",
+        "variant runs, in random order, and a round counts the fastest of its blocks, as many for",
         "each. A figure is a difference or a ratio within a round, and of these the median over the",
         "rounds; its 95 % interval says how repeatable it is, the quartiles how noisy the machine was.",
         "",

@@ -70,7 +70,7 @@ def test_comparisons_are_made_within_rounds():
 
 
 def test_every_variant_gets_the_same_turns():
-    """As often, in changing order, and what they take is what is found."""
+    """As often, in random order, and what they take is what is found."""
     now, ran = [0.0], []
 
     def takes(name, seconds):
@@ -88,8 +88,7 @@ def test_every_variant_gets_the_same_turns():
     counts = {name: ran.count(name) for name in costs}
     assert len(set(counts.values())) == 1
     assert counts["plain"] > 5
-    last = [tuple(ran[-3:]), tuple(ran[-6:-3]), tuple(ran[-9:-6])]
-    assert len(set(last)) == 3
+    assert len({tuple(ran[i : i + 3]) for i in range(-30, -2)}) > 3
 
 
 def test_a_round_is_its_fastest_block():
