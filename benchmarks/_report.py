@@ -84,7 +84,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "A **floor** is what the cheapest code that could keep the promise costs, measured in the same",
         "turns (`benchmarks/_floors.py`): an alias, its class and a look at the version for a call, an",
         "interception that runs the operation as it is for an operation, one question and a call for",
-        "mode off. No records, redirects, views or containers: no implementation can go below it.",
+        "mode off. No records, redirects, views or containers: nothing written in Python can go below it.",
         "",
     ]
     if "cuda" not in results:
