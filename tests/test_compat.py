@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pathlib
 import re
 import subprocess
@@ -297,6 +299,36 @@ def test_without_swap_inputs_are_cloned_on_entry():
         """
     )
     assert out.strip() == "['no torch._C._swap_tensor_impl']"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="copies a process that has imported torch")
+def test_the_library_works_without_each_name():
+    """All results are the same whichever name is hidden; losing the exchange is said, once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hidden_names"],
+        cwd=pathlib.Path(__file__).parent.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    everything = found.pop("")
+    assert everything["warnings"] == []
+    assert {"_swap_tensor_impl", "_schema", "_make_subclass", "_TorchDynamoContext"} <= set(found)
+    for name, lacking in found.items():
+        swaps = name != "_swap_tensor_impl"
+        kinds = everything["asked"][name]
+        expected = {
+            what: value
+            for what, (kind, needs_swap, value) in everything["values"].items()
+            if kind in kinds and (swaps or not needs_swap)
+        }
+        values = {what: value for what, (_, _, value) in lacking["values"].items()}
+        assert values == expected, name
+        assert len(lacking["warnings"]) == (not swaps), lacking["warnings"]
 
 
 # -- where use counts do not tell ------------------------------------------------------------------

@@ -17,6 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
 
+from safemodule._writes_compat import schema_of
+
 if TYPE_CHECKING:
     from types import CodeType
 
@@ -64,11 +66,6 @@ def leave_mode(mode: Any) -> None:
 
 # Off, the modes do not see a checksum taken inside of one. (torch/csrc/autograd/init.cpp)
 modes_off: Any = getattr(_C, "_DisableTorchDispatch", contextlib.nullcontext)
-
-
-def schema_of(func: Any) -> Any:
-    """Return the schema of an operation; None for `torch.cond` and its kin, which have none."""
-    return getattr(func, "_schema", None)
 
 
 def op_name(func: Any) -> str:

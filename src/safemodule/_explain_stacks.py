@@ -80,13 +80,14 @@ class _Tolerance:
         with self._lock:
             self._open += 1
             if self._open == 1:
-                self._disable = getattr(compat.hooks_module, compat.HOOKS_DISABLE)
-                setattr(compat.hooks_module, compat.HOOKS_DISABLE, self._tolerant)
+                self._disable = getattr(compat.hooks_module, compat.HOOKS_DISABLE, None)
+                if self._disable is not None:
+                    setattr(compat.hooks_module, compat.HOOKS_DISABLE, self._tolerant)
 
     def end(self) -> None:
         with self._lock:
             self._open -= 1
-            if self._open == 0:
+            if self._open == 0 and self._disable is not None:
                 setattr(compat.hooks_module, compat.HOOKS_DISABLE, self._disable)
 
     def _tolerant(self, message: str, fail_if_non_empty: bool = True) -> None:
