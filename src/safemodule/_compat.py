@@ -70,7 +70,8 @@ set_grad_enabled: Any = getattr(_C, "_set_grad_enabled", torch.set_grad_enabled)
 lazy_clone: Any = getattr(torch, "_lazy_clone", None)
 
 # Under these a guarded call clones its inputs: the tracer sees ordinary operations.
-tracing_state: Any = getattr(_C, "_get_tracing_state", lambda: torch.jit.is_tracing() or None)
+_jit: Any = torch.jit
+tracing_state: Any = getattr(_C, "_get_tracing_state", lambda: _jit.is_tracing() or None)
 dispatch_modes: Any = getattr(_C, "_len_torch_dispatch_stack", lambda: 0)
 
 
