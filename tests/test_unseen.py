@@ -227,9 +227,12 @@ def process_group(x, tools):
     """A raw call of a process group, a pybind function."""
     import torch.distributed as dist
 
+    # Kept until the group is gone: a thread of it that frees a tensor waits for Python, and on torch
+    # 2.6 Python waits for the thread.
+    source = torch.ones(3)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        dist.group.WORLD.allgather([[x]], [torch.ones(3)]).wait()
+        dist.group.WORLD.allgather([[x]], [source]).wait()
     finally:
         dist.destroy_process_group()
     return x * 1
