@@ -23,10 +23,11 @@ z = torch.view_as_complex(data(3, 2, seed=4)).requires_grad_()
 m = data(2, seed=5) > 0
 k = torch.tensor(1)
 p = (data(seed=6) + 1).requires_grad_()
-args = (a, b, x, y, z, m, k)
-leaves = [a, y0, z, p]
+g = data(5, seed=7)[1:-1].requires_grad_()
+args = (a, b, x, y, z, m, k, g)
+leaves = [a, y0, z, p, g]
 """
-HEAD = "@freeze_inputs\ndef forward(a, b, x, y, z, m, k):\n"
+HEAD = "@freeze_inputs\ndef forward(a, b, x, y, z, m, k, g):\n"
 INNER = "@freeze_inputs\ndef inner(t):\n    {}\n\n\n"
 
 # What went wrong, by name; the statements of forward.
@@ -149,6 +150,12 @@ FINDINGS = {
         k.sub_(1)
         a.mul_(2)
         return v, w, a[k]
+    """,
+    "a copy with the input's own geometry was a view, of which `.data` took the memory away": """
+        s = g.as_strided((1,), (1,))
+        g.data = g
+        g[0].mul_(2)
+        return g
     """,
     "the new memory of `.data` stayed a handle": """
         v = y[:1]

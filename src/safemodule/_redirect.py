@@ -108,6 +108,13 @@ def leave_family(kind: type, target: Any) -> None:
         family.handle = handle.view_as(handle)
         family.handle.__class__ = kind
         family.handle._safemodule = root
+    if target is handle and handle._is_view():  # of a copy with the input's own geometry
+        before = torch.is_grad_enabled()
+        set_grad_enabled(True)
+        try:
+            swap(handle, handle.clone())
+        finally:
+            set_grad_enabled(before)
     target._safemodule = alone
 
 

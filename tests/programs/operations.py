@@ -54,6 +54,8 @@ def call(func, args, kwargs):
 def _leaf(self):
     if self.identity.carrier is not None:
         raise Undefined("not a detached tensor")
+    if not (self.dtype.is_floating_point or self.dtype.is_complex):
+        raise Undefined("PyTorch refuses it")
     self.identity.leaf = True
     return self
 
