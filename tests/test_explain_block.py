@@ -384,6 +384,7 @@ def test_left_in_another_thread():
         assert state()[0] == 1
 
 
+@needs_sight
 def test_hooks_that_somebody_else_took_off():
     """Leaving takes off our own hooks and no others, also where ours are gone already."""
     block = explain()
@@ -402,6 +403,7 @@ def test_without_sight_of_the_hooks(monkeypatch):
     assert state()[0] == 0
 
 
+@needs_sight
 def test_hooks_turned_off_below_those_of_somebody_else():
     """A transform that does not mind hooks gets its way, whosever they are."""
     on = torch._C._autograd._saved_tensors_hooks_enable
