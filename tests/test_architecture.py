@@ -112,9 +112,6 @@ def test_no_private_name_is_looked_up_as_text(path):
 # A file is one idea and fits in the head. These are longer, for these reasons.
 LONGEST = 300
 LONGER = {
-    "_guarded.py": "the way of one call, in the order in which it runs",
-    "_intercept.py": "the way of one operation, likewise",
-    "_redirect.py": "the copy, the exchange and the views: neither makes sense without the others",
     "_tensor.py": "one class, with every method and attribute of a tensor that it answers itself",
     "_writes_tables.py": "tables of names, one name a line",
 }

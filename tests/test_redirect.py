@@ -7,7 +7,8 @@ import torch
 
 from safemodule import freeze, freeze_inputs, record
 from safemodule._compat import COUNTS_TELL, interception_off
-from safemodule._redirect import maybe_saved, redirect
+from safemodule._redirect import redirect
+from safemodule._saved import maybe_saved
 from safemodule._state import handle_and_root
 from safemodule._tensor import FrozenTensor
 from tests.helpers import compare_with_clones, forward_of, same

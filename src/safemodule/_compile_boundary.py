@@ -30,7 +30,8 @@ from safemodule._containers import (
 from safemodule._intercept import unmasked
 from safemodule._location import locate
 from safemodule._modes import effective
-from safemodule._redirect import maybe_saved, redirect
+from safemodule._redirect import redirect
+from safemodule._saved import maybe_saved
 from safemodule._state import Root, handle_and_root
 from safemodule._tensor import FrozenTensor
 from safemodule._views import make_view
@@ -42,7 +43,7 @@ _is_compiling: Any = torch.compiler.is_compiling
 
 
 # Modules whose code a compiler traces: the way from a call of a guarded module into the original.
-_TRACED = frozenset({"_compile", "_compile_tensor", "_guard_forward", "_hooks", "_module"})
+_TRACED = frozenset({"_compile", "_compile_tensor", "_guard_forward", "_module"})
 
 
 def adapted(compiled: Any) -> Any:

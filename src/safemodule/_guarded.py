@@ -1,8 +1,8 @@
 """The wrapper around a guarded function: from the caller's tensors to handles and back.
 
 It is the hot path: what a call pays when nothing is written. Two ways lead through it, with equal
-results: plain tensors and numbers given by position (`flat_enter`), the inputs of most modules, and
-everything else: containers, keywords, snapshots, tracing (`enter` and `leave`).
+results: plain tensors and numbers given by position (`_flat`), the inputs of most modules, and
+everything else: containers, keywords, snapshots, tracing (`_entry`).
 """
 
 from __future__ import annotations
@@ -14,30 +14,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from safemodule import _modes
-from safemodule._call import ATOMS, Call, must_clone
 from safemodule._compat import (
     CAN_SWAP,
     dispatch_modes,
-    forward_ad_active,
     forward_level,
     tracing_state,
     transforms_active,
-    warn_degraded,
 )
 from safemodule._compile import compiled_call
+from safemodule._entry import enter, leave, mark_over
+from safemodule._flat import Entries, flat_enter, flat_leave
 from safemodule._modes import effective
-from safemodule._release import Release
-from safemodule._state import Plan, handle_and_root
-from safemodule._tensor import FrozenTensor, make_handle
+from safemodule._tensor import FrozenTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from safemodule._state import Plan
 
 PLAN = "__safemodule_plan__"
-_strided = torch.strided
 
 
 def guard(func: Any, plan: Plan, stand_in: Any = None) -> Any:
@@ -196,7 +191,7 @@ def general(
                 mark_over(made)
                 raise
             made = None
-            return flat_leave(plan, None, cast("_Entries", entries), out)
+            return flat_leave(plan, None, cast("Entries", entries), out)
         flat_way[0] = entries is None
     if torch.compiler.is_compiling():  # `torch.export`
         return compiled_call(func, plan, args, kwargs)
@@ -208,142 +203,6 @@ def general(
         raise
     args = kwargs = None  # type: ignore[assignment] # so that only what kept a handle owns it
     return leave(call, out)
-
-
-# -- plain tensors by position ---------------------------------------------------------------------
-
-_Entries = list[tuple[Any, Any, int | None]]
-
-
-def flat_enter(plan: Plan, args: tuple[Any, ...]) -> tuple[list[Any] | None, _Entries | None]:
-    """Return what stands in for flat arguments, and (tensor, handle, version) of each tensor.
-
-    (None, None) where the way is not open now; (None, []) where an argument is something else.
-    """
-    if transforms_active() or dispatch_modes() or tracing_state():
-        return None, None
-    owner, count = None, len(args)
-    names = plan.positional if count <= len(plan.positional) else plan.names(count)
-    recording, tangents = torch.is_grad_enabled(), forward_ad_active()
-    made: list[Any] = []
-    entries: _Entries = []
-    handles: dict[int, Any] = {}
-    for x, name in zip(args, names, strict=False):
-        cls = type(x)
-        if cls is Tensor:
-            handle = handles.get(id(x))  # the same tensor twice is one handle: `query is key`
-            if handle is None:
-                if x.layout is not _strided:
-                    return None, None
-                try:
-                    version = x._version
-                except RuntimeError:  # an inference tensor has none
-                    return None, None
-                # As `make_handle` does; written out, each tensor costs 0.8 us less.
-                if not x.requires_grad:
-                    handle = x[...] if tangents else x.detach()
-                    handle.__class__ = FrozenTensor
-                    handle._safemodule = (x, plan, owner, name)
-                elif recording:
-                    handle = x[...]
-                    handle.__class__ = FrozenTensor
-                    handle._safemodule = (x, plan, owner, name)
-                else:
-                    handle = make_handle(x, plan, owner, name)
-                handles[id(x)] = handle
-                entries.append((x, handle, version))
-            made.append(handle)
-        elif cls in ATOMS:
-            made.append(x)
-        elif cls is FrozenTensor:  # of an outer call, which watches its version
-            handle = handles.get(id(x))
-            if handle is None:
-                handle = handles[id(x)] = make_handle(x, plan, owner, name)
-                entries.append((x, handle, None))
-            made.append(handle)
-        elif not made and isinstance(x, Module):
-            owner = cls
-            made.append(x)
-        else:
-            return None, []
-    return made, entries
-
-
-def flat_leave(plan: Plan, owner: type | None, entries: _Entries, out: Any) -> Any:
-    """End a call of `flat_enter`: as `leave` does, but for the usual results without a `Call`."""
-    cls = type(out)
-    returned = None
-    if cls is FrozenTensor:
-        for x, handle, _ in entries:
-            if out is handle and type(handle._safemodule) is tuple:  # nothing ever happened to it
-                returned, out = handle, x
-                break
-    if not (returned is not None or cls is Tensor or cls in ATOMS):
-        call = Call(plan, owner, cloning=False)
-        call.entries = {id(x): (x, handle, version) for x, handle, version in entries}
-        entries.clear()
-        return leave(call, out)
-    refcount = sys.getrefcount
-    for x, handle, version in entries:
-        # Owners of a handle that nobody kept: its entry, the loop and the question; where it was
-        # the result, our caller and `returned`.
-        kept = refcount(handle) > 3 and refcount(handle) > (5 if handle is returned else 3)
-        if kept or (version is not None and x._version != version):
-            call = Call(plan, owner, cloning=False)
-            call.entries = {id(x): (x, handle, version)}
-            call.check()
-            call.close()
-    return out
-
-
-# -- everything else -------------------------------------------------------------------------------
-
-
-def enter(
-    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Call, tuple[Any, ...], dict[str, Any]]:
-    """Begin a guarded call: return it, and what stands in for the arguments."""
-    if not CAN_SWAP:
-        warn_degraded()
-    owner = type(args[0]) if args and isinstance(args[0], Module) else None
-    call = Call(plan, owner, cloning=must_clone())
-    mutable = plan.mutable
-    made: list[Any] = []
-    names, count = plan.positional, len(plan.positional)
-    for i, arg in enumerate(args):
-        if i < count:
-            name = names[i]
-            made.append(call.pass_on(arg) if name in mutable else call.protect(arg, name))
-        elif plan.variadic in mutable:
-            made.append(call.pass_on(arg))
-        else:
-            made.append(call.protect(arg, f"{plan.variadic}[{i - count}]"))
-    if kwargs:
-        open_ended = plan.keywords in mutable  # `**kwargs: Mutable[...]`
-        kwargs = {
-            name: call.pass_on(arg)
-            if name in mutable or (open_ended and name not in plan.parameters)
-            else call.protect(arg, name)
-            for name, arg in kwargs.items()
-        }
-    return call, tuple(made), kwargs
-
-
-def mark_over(handles: Iterable[Any]) -> None:
-    """Note that the call of some handles has ended: one that was kept comes out plain later."""
-    for handle in handles:
-        if type(handle) is FrozenTensor:
-            handle_and_root(handle)[1].over = True
-
-
-def leave(call: Call, out: Any) -> Any:
-    """End a guarded call: return its result, plain."""
-    call.check()
-    if type(out) is not Tensor or call.clones:
-        out = Release(call).value(out)
-    call.stand_ins.clear()
-    call.close()
-    return out
 
 
 def guard_coroutine(func: Any, plan: Plan) -> Any:

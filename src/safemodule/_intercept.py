@@ -18,12 +18,14 @@ from safemodule._compat import (
     swap,
 )
 from safemodule._lazy_copy import settle
-from safemodule._location import Location, locate
+from safemodule._location import locate
 from safemodule._modes import effective
-from safemodule._redirect import leave_family, maybe_saved, note_export, redirect, revive
+from safemodule._redirect import leave_family, redirect
+from safemodule._saved import mark_read, note_export
 from safemodule._state import Root, View, handle_and_root, root_of
 from safemodule._views import adopt, handles_in, make_view
 from safemodule._writes import Effect, Kind
+from safemodule._writing import copied_apart, facts_of, note, refuse, write_one, writing
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 _EMPTY: dict[str, Any] = {}
 # What gives a tensor another storage.
 _STORAGE = frozenset({"data=", "set_"})
-# In-place ops of which autograd saves no tensor argument.
-_SAVES_NOTHING = frozenset({"__setitem__", "copy_", "add_", "sub_", "__iadd__", "__isub__"})
 # The out-of-place twins of the ops that change a tensor's geometry in place: `x.t_()` turns the
 # handle into a view `x.t()`.
 _VIEW_OF = {
@@ -92,14 +92,6 @@ def retry(kind: type, func: Any, args: Any, kwargs: dict[str, Any] | None) -> An
         return func(*args, **(kwargs or _EMPTY))
 
 
-def mark_read(kind: type, args: Any, kwargs: dict[str, Any] | None) -> None:
-    """Note a differentiable use, where use counts do not tell what autograd saved."""
-    if torch.is_grad_enabled():
-        for handle in handles_in(kind, args, kwargs):
-            _, root = handle_and_root(handle)
-            root.read = True
-
-
 # -- writes ----------------------------------------------------------------------------------------
 
 
@@ -107,7 +99,7 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
     assert effect.written is not None
     written = effect.written(args, kwargs or _EMPTY)
     if len(written) == 1 and type(written[0]) is kind and effect.name not in _STORAGE:
-        return _write_one(kind, effect, written[0], func, types, args, kwargs)
+        return write_one(kind, effect, written[0], func, types, args, kwargs)
     targets: list[Any] = []
     for target in written:
         if type(target) is kind and not any(target is seen for seen in targets):
@@ -124,7 +116,10 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
     with writing(kind, effect, targets) as block:
         if torch.is_grad_enabled() and effect.name.startswith("_foreach_"):
             with interception_off():
-                args = (*args[:1], *_apart(kind, args[1:], [root for _, root, _, _ in block.found]))
+                args = (
+                    *args[:1],
+                    *copied_apart(kind, args[1:], [root for _, root, _, _ in block.found]),
+                )
         if effect.name in _STORAGE:
             if effect.name == "data=" and type(args[1]) is kind:
                 # The handle would share the memory of another input.
@@ -135,161 +130,6 @@ def _write(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs:
     if effect.may_alias:
         adopt(kind, out, func, args, kwargs)
     return out
-
-
-def _write_one(
-    kind: type, effect: Effect, target: Any, func: Any, types: Any, args: Any, kwargs: Any
-) -> Any:
-    """Write one handle: what `writing` does, at half of its price."""
-    location = locate()
-    handle, root = handle_and_root(target)
-    if effective(root.plan.mode) == "strict":
-        _refuse(effect.name, root, target, location)
-    recording = torch.is_grad_enabled()
-    with root.lock or root.locked():
-        with interception_off():
-            copied = make_private(kind, handle, root, location)
-            if recording:
-                revive(target)
-                first = args[0] if args else None
-                apart = first is target or isinstance(first, (list, tuple))
-                if apart and len(args) > 1 and effect.name not in _SAVES_NOTHING:
-                    args = (args[0], *_apart(kind, args[1:], [root]))
-        if recording and effect.saves_result:
-            root.saved = True
-        out = run_plain(func, types, args, kwargs) if kwargs else run_plain(func, types, args)
-        root.written = True
-    _note(effect.name, root, handle, location, copied)
-    if effect.may_alias and out is not target:
-        adopt(kind, out, func, args, kwargs)
-    return out
-
-
-def _apart(kind: type, args: Any, roots: list[Root]) -> Any:
-    """Copy what an operation reads of the memory that it writes: `x.mul_(x)`, `x.addcmul_(x, p)`.
-
-    Autograd saves what is read, and the write would spoil it. Interception must be off.
-    """
-    found = []
-    for arg in args:
-        if type(arg) is kind and handle_and_root(arg)[1] in roots:
-            found.append(arg.clone())
-        elif isinstance(arg, (list, tuple)) and any(True for _ in handles_in(kind, arg)):
-            found.append(_apart(kind, arg, roots))
-        else:
-            found.append(arg)
-    return tuple(found) if isinstance(args, tuple) else found
-
-
-def make_private(kind: type, handle: Any, root: Root, location: Location) -> int:
-    """Redirect a handle unless its memory is its own and nobody saved it. Returns bytes copied."""
-    if root.private and not maybe_saved(kind, handle, root):
-        if root.lazy:  # `out=` may resize it
-            root.lazy = False
-            settle(handle)
-        return 0
-    copied = redirect(kind, handle, root)
-    if root.pinned is not None:
-        _report.moved(root.pinned, root.argument, root.module, location)
-    return copied
-
-
-class writing:  # noqa: N801 -- used as a block
-    """A block in which the targets may be written: they have memory of their own.
-
-    On leaving, the writes are reported; if the block raises, they are not.
-    """
-
-    __slots__ = ("effect", "found", "kind", "location", "locks", "targets")
-
-    def __init__(self, kind: type, effect: Effect, targets: Sequence[Any]) -> None:
-        self.kind = kind
-        self.effect = effect
-        self.targets = targets
-
-    def __enter__(self) -> writing:  # noqa: PYI034 -- nobody derives from it
-        self.location = locate()
-        found: list[tuple[Any, Root, Any]] = []
-        for target in self.targets:
-            handle, root = handle_and_root(target)
-            if not any(root is seen for _, seen, _ in found):
-                found.append((handle, root, target))
-        for _, root, target in found:
-            if effective(root.plan.mode) == "strict":
-                _refuse(self.effect.name, root, target, self.location)
-        self.found: list[tuple[Any, Root, Any, int]] = []
-        self.locks = [root.locked() for _, root, _ in found]
-        self.locks.sort(key=id)  # one order for all threads
-        for lock in self.locks:
-            lock.acquire()
-        try:
-            for handle, root, target in found:
-                self.found.append((handle, root, target, self._prepare(handle, root)))
-        except BaseException:
-            self._release()
-            raise
-        return self
-
-    def _prepare(self, handle: Any, root: Root) -> int:
-        with interception_off():
-            copied = make_private(self.kind, handle, root, self.location)
-            if torch.is_grad_enabled():
-                for target in self.targets:
-                    revive(target)
-        return copied
-
-    def _release(self) -> None:
-        for lock in self.locks:
-            lock.release()
-
-    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
-        saves = self.effect.saves_result and torch.is_grad_enabled()
-        for _, root, _, _ in self.found:
-            root.saved |= saves
-        self._release()
-        if error is None:
-            for _, root, target, copied in self.found:
-                root.written = True
-                _note(self.effect.name, root, target, self.location, copied)
-
-
-def _facts(root: Root, tensor: Any) -> dict[str, Any]:
-    with interception_off():
-        return {
-            "argument": root.argument,
-            "module": root.module,
-            "shape": _shape(tensor),
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "device": str(tensor.device),
-        }
-
-
-def _shape(tensor: Any) -> tuple[int, ...]:
-    """Return the shape; -1 stands for a ragged dimension of a nested tensor."""
-    if not tensor.is_nested:
-        return tuple(tensor.shape)
-    sizes: list[int] = []
-    for dim in range(tensor.dim()):
-        try:
-            sizes.append(tensor.size(dim))
-        except RuntimeError:
-            sizes.append(-1)
-    return tuple(sizes)
-
-
-def _note(op: str, root: Root, target: Any, location: Location, copied: int) -> None:
-    mode = effective(root.plan.mode)
-    if mode == "off":
-        return
-    if mode == "copy" and _report.is_quiet(op, root.argument, root.module, location):
-        return
-    facts = _facts(root, handle_and_root(target)[0])
-    _report.report(mode, op=op, location=location, bytes_copied=copied, kind="tensor", **facts)
-
-
-def _refuse(op: str, root: Root, target: Any, location: Location) -> None:
-    facts = _facts(root, handle_and_root(target)[0])
-    _report.refuse(op=op, location=location, kind="tensor", **facts)
 
 
 # -- geometry --------------------------------------------------------------------------------------
@@ -305,7 +145,7 @@ def _reshape(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwarg
     _, root = handle_and_root(handle)
     location = locate()
     if effective(root.plan.mode) == "strict":
-        _refuse(name, root, handle, location)
+        refuse(name, root, handle, location)
     if name == "as_strided_":
         _before_as_strided(kind, args, kwargs)
     before = torch.is_grad_enabled()
@@ -322,7 +162,7 @@ def _reshape(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwarg
         become_view(kind, handle, alias, view_of, (handle, *args[1:]), kwargs)
     finally:
         set_grad_enabled(before)
-    _note(name, root, handle, location, 0)
+    note(name, root, handle, location, 0)
     return handle
 
 
@@ -394,7 +234,7 @@ def _export(kind: type, effect: Effect, func: Any, types: Any, args: Any, kwargs
         with root.locked(), interception_off():
             note_export(kind, handle, root)
         if copied:
-            facts = _facts(root, handle)
+            facts = facts_of(root, handle)
             _report.export(op=effect.name, location=locate(), bytes_copied=copied, **facts)
     return out
 

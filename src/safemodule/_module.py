@@ -9,13 +9,10 @@ import torch
 
 from safemodule._decorator import check_names, guard_function
 from safemodule._guarded import PLAN
-from safemodule._hooks import PostHook, PreHook, guarded_hook
 from safemodule._modes import check_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from torch.utils.hooks import RemovableHandle
 
     from safemodule._modes import Mode
     from safemodule._state import Plan
@@ -98,30 +95,6 @@ class SafeModule(torch.nn.Module):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             guard_forward(type(self), type(self)._safemodule_options, declares=False)
             super().__init__(*args, **kwargs)
-
-    def register_forward_pre_hook(
-        self, hook: Any, *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
-        """Register a hook as `torch.nn.Module` does; what it writes of the inputs goes to copies.
-
-        What it writes in place is what ``forward`` gets.
-        """
-        hook = guarded_hook(PreHook, hook, with_kwargs=with_kwargs)
-        return super().register_forward_pre_hook(hook, prepend=prepend, with_kwargs=with_kwargs)
-
-    def register_forward_hook(
-        self,
-        hook: Any,
-        *,
-        prepend: bool = False,
-        with_kwargs: bool = False,
-        always_call: bool = False,
-    ) -> RemovableHandle:
-        """Register a hook as `torch.nn.Module` does; what it writes of the inputs goes to copies."""
-        hook = guarded_hook(PostHook, hook, with_kwargs=with_kwargs)
-        return super().register_forward_hook(
-            hook, prepend=prepend, with_kwargs=with_kwargs, always_call=always_call
-        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":

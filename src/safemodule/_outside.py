@@ -13,7 +13,8 @@ from safemodule import _report
 from safemodule._compat import interception_off
 from safemodule._location import locate
 from safemodule._outside_compat import before_collectives, before_transforms, outside_transforms
-from safemodule._redirect import maybe_saved, redirect
+from safemodule._redirect import redirect
+from safemodule._saved import maybe_saved
 from safemodule._state import handle_and_root
 from safemodule._tensor import FrozenTensor
 

@@ -24,7 +24,6 @@ from safemodule._compat import (
     modes_only_watch,
     outside_modes,
     set_grad_enabled,
-    storage_owners,
     swap,
 )
 from safemodule._state import Family, Root, View, handle_and_root
@@ -260,37 +259,6 @@ def _keep_old(kind: type, old: Any, root: Root, pairs: Sequence[tuple[Any, Any]]
     twin.family = weakref.ref(family)
 
 
-def moved_on(source: Any, handle: Any) -> bool:
-    """Tell whether a handle's source, itself a handle, is another value or shape by now."""
-    with interception_off():
-        if source.is_nested or handle.is_nested:  # they have no strides
-            return not is_alias(source, handle)
-        return not (
-            is_alias(source, handle)
-            and source.dtype == handle.dtype
-            and source.size() == handle.size()
-            and _strides(source) == _strides(handle)
-            and source.storage_offset() == handle.storage_offset()
-        )
-
-
-def _strides(tensor: Any) -> list[int]:
-    """Return the strides that mean something: an alias may have others where the size is 1."""
-    sizes = tensor.size()
-    return [stride for size, stride in zip(sizes, tensor.stride(), strict=True) if size != 1]
-
-
-def become_twin(root: Root, handle: Any, source: Any) -> None:
-    """Let a handle whose source has moved on keep an earlier value of what the source stands for."""
-    _, now = handle_and_root(source)
-    stands_for = now.source
-    if stands_for is not None and moved_on(stands_for, handle):
-        stands_for = None
-    root.source = stands_for
-    root.plan, root.owner, root.argument = now.plan, now.owner, now.argument
-    root.origin, root.over = now, now.over
-
-
 def _transplant(state: View, family: Family, states: dict[int, View]) -> View:
     """Return the same recipe for another family."""
     twin = states.get(id(state))
@@ -302,56 +270,6 @@ def _transplant(state: View, family: Family, states: dict[int, View]) -> View:
     return twin
 
 
-def maybe_saved(kind: type, handle: Any, root: Root) -> bool:
-    """Tell whether autograd, or anything else in C++, may hold the private copy's present value.
-
-    Each Python tensor owns its implementation once and each differentiable view owns its base
-    once; every further owner of an implementation, or of the storage, is a saved value. Saying
-    yes wrongly costs a copy, never a gradient. Interception must be off.
-    """
-    if root.saved:
-        return True
-    if not COUNTS_TELL:  # a custom Function reads unseen: only what gradients never met is safe
-        return root.read or torch.is_grad_enabled()
-    family = root.family and root.family()
-    if family is None and not root.geometry:  # the usual loop: no view is alive
-        extra = handle._use_count() - 1
-        if extra > root.exported and not torch.is_grad_enabled():
-            extra -= _custom.held_by_apply([handle])
-        return extra > root.exported or (root.pinned is None and storage_owners(handle) > 1)
-    extra, tensors = _extra_owners(kind, handle, family)
-    if extra > root.exported:
-        return True
-    # Whoever has the address owns the storage too.
-    return root.pinned is None and storage_owners(handle) > tensors
-
-
-def _extra_owners(kind: type, handle: Any, family: Family | None) -> tuple[int, int]:
-    """Count the owners beyond Python and views, and the tensors that share the memory."""
-    members: list[Any] = [handle]
-    if family is not None:
-        members.extend(family.live(kind))
-    owners = {id(member): 1 for member in members}
-    others: list[Any] = []  # bases that Python has dropped; kept here so that their ids stay theirs
-    for member in members:
-        base = _base(member)
-        if base is not None:
-            if id(base) not in owners:
-                owners[id(base)] = 0
-                others.append(base)
-            owners[id(base)] += 1
-    extra = sum(max(0, member._use_count() - owners[id(member)]) for member in members)
-    if extra and not torch.is_grad_enabled():
-        extra -= _custom.held_by_apply(members)
-    return extra, len(owners)
-
-
-def note_export(kind: type, handle: Any, root: Root) -> None:
-    """Note how many owners an export added (DLPack owns the tensor): they are no saved values."""
-    family = root.family and root.family()
-    root.exported = _extra_owners(kind, handle, family)[0]
-
-
 def _is_leaf(tensor: Any) -> bool:
     """Tell whether a handle or view became a leaf of its own (`requires_grad_`, see `_intercept`).
 
@@ -361,7 +279,6 @@ def _is_leaf(tensor: Any) -> bool:
 
 
 _requires_grad: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-_base: Any = Tensor._base.__get__  # type: ignore[attr-defined]
 _grad_fn: Any = Tensor.grad_fn.__get__  # type: ignore[attr-defined]
 _leaf: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
 

@@ -11,7 +11,7 @@ from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
 from safemodule._call import version_of
-from safemodule._compat import pytree_node
+from safemodule._compat import interception_off, is_alias, pytree_node
 from safemodule._containers import (
     KEYED,
     attributes_of,
@@ -21,7 +21,6 @@ from safemodule._containers import (
     put_item,
     was_changed,
 )
-from safemodule._redirect import become_twin, moved_on
 from safemodule._state import Root, View, handle_and_root
 from safemodule._tensor import FrozenTensor, make_plain
 from safemodule._views import replay_chain
@@ -84,7 +83,7 @@ class Release:
         source = root.source
         if source is not None and id(source) in self._inputs:  # frozen here, and released by now
             source = self._inputs[id(source)]
-            if source is not None and moved_on(source, handle):
+            if source is not None and _moved_on(source, handle):
                 source = None
         unwritten = not root.private or (
             self._call.plan.snapshot and not root.written and root.pinned is None
@@ -94,8 +93,8 @@ class Release:
         if type(source) is not FrozenTensor:
             return source if type(state) is not View else self._made_plain(out, root)
         entered = root.origin is None and self._is_own(root)
-        if moved_on(source, handle):  # written since: `out` keeps the value it had, as its twin
-            become_twin(root, handle, source)
+        if _moved_on(source, handle):  # written since: `out` keeps the value it had, as its twin
+            _become_twin(root, handle, source)
             return self._handle(out)
         outer = source if type(state) is not View else replay_chain(state, source)
         # The argument of this call is the end; a handle that was frozen inside may have another
@@ -195,6 +194,37 @@ class Release:
                 object.__setattr__(out, name, new)
                 changed = True
         return changed
+
+
+def _moved_on(source: Any, handle: Any) -> bool:
+    """Tell whether a handle's source, itself a handle, is another value or shape by now."""
+    with interception_off():
+        if source.is_nested or handle.is_nested:  # they have no strides
+            return not is_alias(source, handle)
+        return not (
+            is_alias(source, handle)
+            and source.dtype == handle.dtype
+            and source.size() == handle.size()
+            and _strides(source) == _strides(handle)
+            and source.storage_offset() == handle.storage_offset()
+        )
+
+
+def _strides(tensor: Any) -> list[int]:
+    """Return the strides that mean something: an alias may have others where the size is 1."""
+    sizes = tensor.size()
+    return [stride for size, stride in zip(sizes, tensor.stride(), strict=True) if size != 1]
+
+
+def _become_twin(root: Root, handle: Any, source: Any) -> None:
+    """Let a handle whose source has moved on keep an earlier value of what the source stands for."""
+    _, now = handle_and_root(source)
+    stands_for = now.source
+    if stands_for is not None and _moved_on(stands_for, handle):
+        stands_for = None
+    root.source = stands_for
+    root.plan, root.owner, root.argument = now.plan, now.owner, now.argument
+    root.origin, root.over = now, now.over
 
 
 def _same(items: Any, originals: Any) -> bool:
