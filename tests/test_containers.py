@@ -714,3 +714,19 @@ def test_registered_twice():
     given = Child(x=torch.zeros(1))
     assert forward_of(forward)(given)["x"].item() == 1
     assert given["x"].item() == 0
+
+
+def test_changes_in_mode_off():
+    """What is given to the forward stays its own; it is not on record."""
+
+    def forward(d):
+        with mode("off"):
+            d["x"] = 1
+            del d["y"]
+        return dict(d)
+
+    given = {"x": 0, "y": 0}
+    with record() as log:
+        assert forward_of(forward)(given) == {"x": 1}
+    assert given == {"x": 0, "y": 0}
+    assert list(log) == []

@@ -268,6 +268,13 @@ def test_gradients_of_what_comes_out(inner):
     assert x.grad.tolist() == y.grad.tolist()
 
 
+@dataclasses.dataclass
+class Open:
+    """A dataclass."""
+
+    x: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class Fixed:
     """A frozen dataclass."""
@@ -277,8 +284,8 @@ class Fixed:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda x: collections.UserDict(x=x), Fixed, lambda x: [Fixed(x)]],
-    ids=["UserDict", "frozen dataclass", "in a list"],
+    [lambda x: collections.UserDict(x=x), Fixed, lambda x: [Fixed(x)], lambda x: Open([Open(x)])],
+    ids=["UserDict", "frozen dataclass", "in a list", "dataclass"],
 )
 def test_container_that_comes_back_as_it_was(make):
     """The caller's own object, whatever its kind."""

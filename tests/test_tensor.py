@@ -341,3 +341,20 @@ def test_deep_copy_of_a_result():
     for write in (False, True):
         with pytest.raises(RuntimeError, match="deepcopy"):
             forward_of(forward)(torch.ones(2, requires_grad=True) * 1, write)
+
+
+def test_swapped_while_an_alias_is_alive():
+    """The family goes with the object that has its memory now."""
+
+    def forward(x):
+        x.add_(1)
+        alias = x.detach()
+        other = torch.full((2,), 5.0)
+        torch.utils.swap_tensors(x, other)
+        x.add_(1)
+        return x, other, alias
+
+    x = torch.zeros(2)
+    out = forward_of(forward)(x)
+    assert [t.tolist() for t in out] == [t.tolist() for t in forward(x.clone())]
+    assert x.tolist() == [0, 0]

@@ -116,3 +116,20 @@ def test_set_on_a_view():
     caller.check()
     assert (a.tolist(), b.tolist()) == ([0, 0, 0], [2])
     assert is_plain(a)
+
+
+def test_view_set_to_another_tensor():
+    """It is a view no more; the others follow the handle."""
+
+    def forward(x):
+        left, stays = x[0], x[1]
+        left.set_(torch.ones(3))
+        x.add_(1)
+        x.add_(1)
+        return left, stays
+
+    x = torch.zeros(2, 2)
+    caller = Caller(x)
+    left, stays = forward_of(forward)(x)
+    caller.check()
+    assert (left.tolist(), stays.tolist()) == ([1, 1, 1], [2, 2])

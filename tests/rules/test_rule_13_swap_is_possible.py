@@ -64,3 +64,27 @@ def test_the_error_says_what_to_do(held):
     forward(seen["caller"])
     assert "nothing was written" in seen["error"]
     assert "clone" in seen["error"]
+
+
+def test_leaf_that_cannot_be_moved():
+    """An input that became a leaf keeps its memory, its views and its value."""
+
+    @freeze_inputs
+    def forward(x):
+        x.requires_grad_()
+        row = x[0]
+        weak = torch._C._WeakTensorRef(row)
+        with torch.no_grad():
+            with pytest.raises(RuntimeError, match="weak reference"):
+                x.add_(1)
+            assert x.tolist() == [[0, 0], [0, 0]]
+            assert torch._C._is_alias_of(x, row)
+            del weak
+            x.add_(1)
+        return x.detach(), row.detach()
+
+    x = torch.zeros(2, 2)
+    caller = Caller(x)
+    whole, row = forward(x)
+    caller.check()
+    assert (whole.tolist(), row.tolist()) == ([[1, 1], [1, 1]], [1, 1])

@@ -123,3 +123,24 @@ def test_parameter_made_of_a_view():
     caller.check()
     assert p.tolist() == [-1, -1]
     assert y[1].tolist() == [1, 1]
+
+
+def test_leaves_of_a_leaf():
+    """An input that became a leaf is written under no_grad: its views and leaves see it."""
+
+    def forward(x, through):
+        x.requires_grad_()
+        leaf, row = x.detach().requires_grad_(), x[0]
+        with torch.no_grad():
+            x.add_(1)
+            (leaf if through else x).mul_(3)
+        assert leaf.is_leaf
+        assert x.is_leaf
+        return x.detach(), leaf.detach(), row.detach()
+
+    for through in (False, True):
+        x = torch.ones(2, 2)
+        caller = Caller(x)
+        out = forward_of(forward)(x, through)
+        caller.check()
+        assert [t.tolist() for t in out] == [t.tolist() for t in forward(x.clone(), through)]
