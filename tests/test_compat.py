@@ -81,9 +81,10 @@ def without(*names):
     """Load `_compat` afresh as on a torch that lacks some names."""
     source = SOURCE.read_text(encoding="utf-8")
     source = source.replace("= torch._C\n", "= Hides(torch._C, *NAMES)\n")
+    # Line for line, so that coverage finds the fallbacks where they stand.
     source = source.replace("\nimport torch.utils._pytree as pytree\n", "\n\n")
     source = source.replace("\nfrom torch import Tensor\n", "\n\n")
-    source = source.replace("\nfrom torch.autograd import forward_ad\n", "\n")
+    source = source.replace("\nfrom torch.autograd import forward_ad\n", "\n\n")
     module = types.ModuleType("compat_without")
     module.__dict__.update(
         Hides=Hides,
@@ -238,6 +239,13 @@ def test_pytree_nodes():
     assert _compat.pytree_node(dict) is not None
     bare = without("SUPPORTED_NODES")
     assert bare.pytree_node(dict) is None
+
+
+def test_container_that_is_registered():
+    """One that pytree knows already is left as it is."""
+    before = pytree.SUPPORTED_NODES[dict]
+    _compat.register_container(dict, list, dict)
+    assert pytree.SUPPORTED_NODES[dict] is before
 
 
 def test_swap():

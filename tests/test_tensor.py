@@ -358,3 +358,32 @@ def test_swapped_while_an_alias_is_alive():
     out = forward_of(forward)(x)
     assert [t.tolist() for t in out] == [t.tolist() for t in forward(x.clone())]
     assert x.tolist() == [0, 0]
+
+
+CALLS = {
+    "a read": lambda x: x.add("s"),
+    "a function": lambda x: torch.mul(x, object()),
+    "a view": lambda x: x.view("s"),
+    "a list": lambda x: torch.stack([x, "s"]),
+    "a write": lambda x: x.add_("s"),
+    "geometry": lambda x: x.unsqueeze_("s"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_torch_refuses(name):
+    """The error is torch's own, and nothing has changed."""
+    messages = []
+
+    def forward(x):
+        with pytest.raises(TypeError) as caught:
+            CALLS[name](x)
+        messages.append(str(caught.value))
+        return x
+
+    x = torch.zeros(2)
+    with record() as log:
+        assert forward_of(forward)(x) is x
+    assert list(log) == []
+    forward(x)
+    assert messages[0] == messages[1]
