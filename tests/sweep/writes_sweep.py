@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from safemodule._writes import Kind, effect_of
 from safemodule._writes_tables import RESULT_NOT_SAVED
+from tests.sweep.common import shared
 
 FOREACH = (
     *foreach_unary_op_db,
@@ -61,16 +62,6 @@ def tensors_in(value, found=None):
         for item in value.values():
             tensors_in(item, found)
     return found
-
-
-def aliases(one, other):
-    """Say whether two tensors share memory."""
-    if one is other:
-        return True
-    try:
-        return torch._C._is_alias_of(one, other)
-    except RuntimeError:  # no storage: sparse, opaque
-        return False
 
 
 def image(tensor):
@@ -143,7 +134,7 @@ class Watcher(TorchFunctionMode):
             for source in given:
                 if any(tensor is w or source is w for w in named):
                     continue
-                if aliases(tensor, source):
+                if shared(tensor, source):
                     self.aliased += 1
                     self.fault("alias", effect, f"{tuple(source.shape)} {source.dtype}")
 
@@ -158,7 +149,7 @@ class Watcher(TorchFunctionMode):
             now_version != version or now_geometry != geometry or not same_value(now, value)
         ) and effect.kind is not Kind.STATE
         expected = any(tensor is w for w in named)
-        if changed and not expected and not any(aliases(tensor, w) for w in named):
+        if changed and not expected and not any(shared(tensor, w) for w in named):
             self.missed += 1
             self.fault("missed", effect, f"{tuple(tensor.shape)} {tensor.dtype}")
         # Running statistics are written without moving the version, sometimes by equal values.
