@@ -801,6 +801,7 @@ def test_nested_tensors_are_redirected():
     def forward(t, batch):
         t.add_(1)
         t.mul_(2)
+        assert [row.tolist() for row in t.unbind()] == [[4, 4], [4, 4, 4]]
         for row in batch["rows"].unbind():
             row.sub_(1)
         return t, batch["rows"]
@@ -821,12 +822,12 @@ def test_nested_tensors_are_redirected():
 @pytest.mark.filterwarnings("ignore::UserWarning")  # prototypes, says torch
 def test_nested_tensors_keep_their_gradients():
     """Read, written and read again; and through nested guarded calls."""
-    inner = freeze_inputs(lambda t: t)
+    inner = freeze_inputs(lambda batch: batch["t"])
 
     @freeze_inputs
     def forward(t):
         y = t * t
-        inner(t).add_(1)
+        inner({"t": t}).add_(1)
         return y, t * t
 
     x = ragged(requires_grad=True)

@@ -387,3 +387,47 @@ def test_calls_that_torch_refuses(name):
     assert list(log) == []
     forward(x)
     assert messages[0] == messages[1]
+
+
+def test_a_function_without_a_hash():
+    """Objects that ask for overrides need not be hashable."""
+    from torch.overrides import handle_torch_function
+
+    class Twice:
+        __hash__ = None
+
+        def __call__(self, x):
+            return x * 2
+
+    twice = Twice()
+    out = freeze_inputs(lambda x: handle_torch_function(twice, (x,), x))(torch.ones(1))
+    assert out.tolist() == [2]
+
+
+def test_out_is_seen_however_often_the_function_was_called_without():
+    """The way of a function is remembered; a tensor to write is not overlooked."""
+
+    @freeze_inputs
+    def forward(x, y):
+        for _ in range(3):
+            torch.sin(x)
+            torch.flatten(x)
+        torch.sin(x, out=x)
+        torch.add(y, 1, out=y)
+        return x, y
+
+    x, y = torch.ones(2), torch.ones(2)
+    with record() as log:
+        out, other = forward(x, y)
+    assert x.tolist() == y.tolist() == [1, 1]
+    assert torch.equal(out, torch.ones(2).sin())
+    assert other.tolist() == [2, 2]
+    assert [(m.op, m.argument) for m in log] == [("sin(out=)", "x"), ("add(out=)", "y")]
+
+
+def test_wrong_arguments_are_torchs_error():
+    """Whatever way the function goes."""
+    h = freeze(torch.zeros(2))
+    for call in (lambda: h.add("s"), lambda: torch.add(h, "s"), lambda: h.view("s")):
+        with pytest.raises(TypeError):
+            call()

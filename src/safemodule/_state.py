@@ -152,7 +152,7 @@ class Root:
         """Return the lock around redirect and write; it is made at the first write."""
         if self.lock is None:
             with _locks:
-                if self.lock is None:
+                if self.lock is None:  # pragma: no branch -- another thread was first
                     self.lock = threading.RLock()
         return self.lock
 
@@ -228,7 +228,7 @@ def root_of(handle: Any, state: Any) -> Root:
     if type(state) is tuple:
         with _locks:
             state = handle._safemodule
-            if type(state) is tuple:
+            if type(state) is tuple:  # pragma: no branch -- another thread was first
                 state = Root(*state)
                 handle._safemodule = state
     return state

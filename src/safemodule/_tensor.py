@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from safemodule import _writes_pick as pick
 from safemodule._compat import (
     COUNTS_TELL,
     dispatch_modes,
@@ -51,18 +52,25 @@ _unknown = Plan(
     where=Location("<autograd>", 0, ""),
 )
 # How a function goes through, asked once: run and done (it writes nothing and returns nothing that
-# shares memory), or run and looked at, or the long way.
-_PURE, _VIEW, _LONG = 1, 2, 0
+# shares memory), or run and looked at, or the long way; or one of the first two unless it is given
+# `out=`, as most functions of torch can be.
+_LONG, _PURE, _VIEW, _PURE_OR_OUT, _VIEW_OR_OUT = range(5)
 _WAYS: dict[Any, int] = {}
 
 
 def _way_of(func: Any) -> int:
-    effect = EFFECTS.get(func) or effect_of(func)
+    effect = effect_of(func)
     way = _LONG
-    if effect.kind is Kind.READ and COUNTS_TELL and not is_as_strided(effect):
-        way = _VIEW if effect.may_alias else _PURE
-    if func in EFFECTS:  # lasting, see `effect_of`
-        _WAYS[func] = way
+    if COUNTS_TELL and not is_as_strided(effect):
+        if effect.kind is Kind.READ:
+            way = _VIEW if effect.may_alias else _PURE
+        elif effect.kind is Kind.WRITE and effect.written is pick.out:
+            way = _VIEW_OR_OUT if effect.may_alias else _PURE_OR_OUT
+    try:
+        if func in EFFECTS:  # lasting, see `effect_of`
+            _WAYS[func] = way
+    except TypeError:  # unhashable
+        return _LONG
     return way
 
 
@@ -82,9 +90,12 @@ class FrozenTensor(Tensor):
         if _is_traced():  # a handle that crosses into a compiled region is a plain tensor there
             with interception_off():
                 return func(*args, **(kwargs or {}))
-        way = _WAYS.get(func)
-        if way is None:
+        try:
+            way = _WAYS[func]
+        except (KeyError, TypeError):
             way = _way_of(func)
+        if way > _VIEW:
+            way = _LONG if kwargs and "out" in kwargs else way - _VIEW
         if way is _PURE and len(types) == 1:
             if THRIFTY:
                 args = spared(cls, args)
@@ -117,8 +128,7 @@ class FrozenTensor(Tensor):
             if REDIRECTS[0] != epoch or REDIRECTS[1]:
                 catch_up(out)
             return out
-        effect = EFFECTS.get(func) or effect_of(func)
-        return intercept(cls, effect, func, types, args, kwargs)
+        return intercept(cls, effect_of(func), func, types, args, kwargs)
 
     # -- what code asks most, without the way through torch ----------------------------------------
 

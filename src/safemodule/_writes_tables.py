@@ -258,6 +258,7 @@ FRESH_COMPOSITES: frozenset[str] = frozenset(
         "less",
         "less_equal",
         "linalg_inv",
+        "linalg_multi_dot",
         "linalg_norm",
         "linear",
         "log_softmax",

@@ -200,3 +200,18 @@ def test_a_view_of_a_view_that_is_saved():
     w, x = inputs(grad=True)
     out = forward_of(forward)(w, x)
     same(torch.autograd.grad(out.sum(), w)[0], 2 * (x[0] + 1))
+
+
+def test_rows_in_a_list_are_spared_too():
+    """`multi_dot` takes its matrices in a list, and autograd saves them."""
+
+    def products(w, x):
+        for i in range(1, 12):
+            x[i] = torch.linalg.multi_dot([x[i - 1], w, x[i - 1]]).tanh()
+        return x * 1
+
+    w, x = torch.randn(4, 4, requires_grad=True), torch.randn(12, 4, 4)
+    bytes_copied, out = copied(products, w, x)
+    assert bytes_copied <= 3 * x.numel() * 4
+    out.sum().backward()
+    assert torch.isfinite(w.grad).all()
