@@ -25,6 +25,23 @@ def returns_constant(result: Tensor) -> Callable[..., Tensor]:
     return forward
 
 
+def with_one_input(result: Tensor) -> dict[str, nn.Module]:
+    """Return modules of one input whose forward does nothing; by hand it is `x = x.clone()`, literally."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        del self, x
+        return result
+
+    def cloning(self: nn.Module, x: Tensor) -> Tensor:
+        del self
+        x = x.clone()
+        return result
+
+    modules = classes(forward)
+    modules[HAND] = type("ByHand", (nn.Module,), {"forward": cloning})()
+    return modules
+
+
 def case(module: Any, *args: Any) -> measure.Case:
     """Return a call of a module."""
     return lambda: module(*args)
@@ -32,7 +49,7 @@ def case(module: Any, *args: Any) -> measure.Case:
 
 def call_cost(setting: Setting) -> Table:
     """Fixed cost of a call that writes nothing, by tensor size."""
-    modules = classes(returns_constant(torch.zeros(1, device=setting.device)))
+    modules = with_one_input(torch.zeros(1, device=setting.device))
     variants = [name for name in modules if name != "plain"]
     table = Table(
         "call",
@@ -42,8 +59,8 @@ def call_cost(setting: Setting) -> Table:
         x="elements",
         drawn=variants,
         note="Every variant gets the same tensor. `floor` is the cheapest wrapper that could keep the "
-        "promises: it makes an alias, sets its class, and compares the version afterwards; `floor "
-        "off` only asks the mode and calls on.",
+        "promises of a call that writes nothing (`benchmarks/_floors.py` says what each line of it "
+        "is for); `floor off` only asks the mode and calls on.",
     )
     sizes = [8, 2**10, 2**24] if setting.quick else [8, 2**10, 2**14, 2**18, 2**22, 2**24, 2**26]
     for grad in (False, True):

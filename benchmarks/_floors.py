@@ -8,15 +8,19 @@ to Python and PyTorch. They are measured in the same turns as what they are floo
 from __future__ import annotations
 
 import functools
+import sys
 import types
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 _run_plain: Any = torch._C._disabled_torch_function_impl
+_dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 MODE = ["copy"]
-"""What a wrapper must ask at each call: the mode may have changed."""
+_BLOCKS: ContextVar[tuple[str, ...]] = ContextVar("mode", default=())
+"""What a wrapper must ask at each call: the mode of the process, and of the blocks around."""
 
 
 class Empty(Tensor):
@@ -60,22 +64,31 @@ def off(forward: Any) -> Any:
 
 
 def floor(forward: Any) -> Any:
-    """Return the floor of a guarded forward: an alias in, version and result compared after."""
-    mode, unseen = MODE, [0]
+    """Return the floor of a guarded forward with one tensor.
+
+    Each line is one that some promise needs: the mode of this thread or task; tracing, transforms and
+    dispatch modes, under which a handle would be wrong; another layout; the alias, in the graph
+    where a gradient flows; its class; what it stands for; and afterwards the version, the result,
+    and whether the handle was kept.
+    """
+    unseen, blocks, refcount = [0], _BLOCKS.get, sys.getrefcount
+    transforms, dispatching = torch._C._are_functorch_transforms_active, _dispatch_modes
+    tracing, strided = torch._C._get_tracing_state, torch.strided
 
     @functools.wraps(forward)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if mode[0] == "off" or len(args) != 2 or type(x := args[1]) is not Tensor:
-            return forward(*args, **kwargs)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (blocks() or MODE)[-1] == "off" or len(args) != 1 or type(x := args[0]) is not Tensor:
+            return forward(self, *args, **kwargs)
+        if x.layout is not strided or transforms() or dispatching() or tracing():
+            return forward(self, *args, **kwargs)
         version = x._version
-        handle: Any = x.view_as(x) if x.requires_grad else x.detach()
+        handle: Any = x[...] if x.requires_grad else x.detach()
         handle.__class__ = Bare
-        out = forward(args[0], handle, **kwargs)
-        if x._version != version:
+        handle._stands_for = (x, self, "x")
+        out = forward(self, handle, **kwargs)
+        if x._version != version or refcount(handle) > 2:
             unseen[0] += 1
-        if out is handle:
-            return x
-        return out
+        return x if out is handle else out
 
     return guarded
 
