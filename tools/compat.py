@@ -4,8 +4,8 @@
     make compat ARGS="--dry-run"                      # only say what would be done
     make compat ARGS="--torch 2.9.1 --python 3.12"    # one environment
 
-Each environment is made in .compat/, used and removed, since most torch wheels are CUDA builds of
-several GB. The library is built and installed there, without its sources on the path. Results go to
+Each environment is made in .compat/, used and (without --keep) removed, since most torch wheels are
+CUDA builds of several GB. The library is built and installed there, without its sources on the path. Results go to
 a Markdown table which the documentation includes; rows of environments that did not run this time
 stay, each with the date on which it ran. The logs stay in .compat/, the failed tests are printed.
 
@@ -88,7 +88,7 @@ def test_pins() -> str:
     return text.partition("# test\n")[2].partition("\n\n")[0] + "\n"
 
 
-def test(torch: str, python: str, interpreter: str, pytest_args: list[str]) -> Row:
+def test(torch: str, python: str, interpreter: str, pytest_args: list[str], *, keep: bool) -> Row:
     """Make the environment, run the tests, remove it, and return the row of the table."""
     name = f"python{python}-torch{torch}"
     home = WORK / name
@@ -107,10 +107,12 @@ def test(torch: str, python: str, interpreter: str, pytest_args: list[str]) -> R
             ).returncode  # fmt: skip
 
     log.unlink(missing_ok=True)
-    shutil.rmtree(home, ignore_errors=True)
+    if not keep:
+        shutil.rmtree(home, ignore_errors=True)
     try:
         print(f"==> {name}: installing (log in {log.relative_to(ROOT)})", flush=True)
-        run(interpreter, "-m", "venv", home)
+        if not home.exists():
+            run(interpreter, "-m", "venv", home)
         executable = home / "bin" / "python"
         install = (executable, "-m", "pip", "install", "-c", pins)
         if run(*install, f"torch=={torch}", f"{ROOT}[test]"):
@@ -121,7 +123,8 @@ def test(torch: str, python: str, interpreter: str, pytest_args: list[str]) -> R
         print(f"==> {name}: testing", flush=True)
         status = run(executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *pytest_args)
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(home, ignore_errors=True)
     # The closing line of pytest: "== 3 failed, 812 passed in 91.20s ==".
     text = log.read_text(encoding="utf-8")
     print(
@@ -164,6 +167,10 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--python", nargs="+", default=None, metavar="X.Y")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "_generated" / "versions.md")
+    parser.add_argument(
+        "--keep", action="store_true",
+        help="leave the environments in .compat/, and use those that are there already",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
     parser.add_argument("pytest_args", nargs="*", help="options for pytest, after --")
     arguments = parser.parse_args()
@@ -185,7 +192,7 @@ def main() -> int:
     WORK.mkdir(exist_ok=True)
     failed = False
     for torch, python, interpreter in plan:
-        row = test(torch, python, interpreter, arguments.pytest_args)
+        row = test(torch, python, interpreter, arguments.pytest_args, keep=arguments.keep)
         print(f"==> torch {row.torch} on Python {row.python}: {row.result}", flush=True)
         if row.result == NO_BUILD:
             continue
