@@ -5,9 +5,10 @@
     make compat ARGS="--torch 2.9.1 --python 3.12"    # one environment
 
 Each environment is made in .compat/, used and (without --keep) removed, since most torch wheels are
-CUDA builds of several GB. The library is built and installed there, without its sources on the path. Results go to
-a Markdown table which the documentation includes; rows of environments that did not run this time
-stay, each with the date on which it ran. The logs stay in .compat/, the failed tests are printed.
+CUDA builds of several GB. The library is built and installed there, without its sources on the
+path. Results go to a Markdown table which the documentation includes; rows of environments that did
+not run this time stay, each with the date on which it ran. The logs stay in .compat/, the failed
+tests are printed.
 
 A limit in pip's configuration that keeps the newest torch away is lifted by PIP_CONSTRAINT=/dev/null.
 """
