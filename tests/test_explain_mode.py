@@ -138,6 +138,11 @@ def test_sparse(notes):
         assert x.detach().is_sparse  # a view, and as little to note of it
 
 
+def test_operation_without_a_schema():
+    """Nothing is known of it, and nothing noted."""
+    assert _plan(torch.ops.higher_order.cond) == _Plan()
+
+
 def test_operation_that_cannot_be_read():
     """Whatever arrives, an error of ours is none of the program's."""
 

@@ -83,7 +83,8 @@ class SafeModule(torch.nn.Module):
         becomes: Any = getattr(cls, "cls_to_become", None)
         if isinstance(becomes, type) and not issubclass(becomes, SafeModule):
             # `nn.LazyLinear` becomes an `nn.Linear` at the first call, and would lose its guard.
-            cls.cls_to_become = None
+            lazy: Any = cls  # to a type checker no attribute of every SafeModule
+            lazy.cls_to_become = None
         guard_forward(cls, {**options, "own": own.get("mutable", ())}, declares=bool(own))
 
     # `__call__` stays nn.Module's own: tools patch that one (torch.fx), and a look at `forward` in
