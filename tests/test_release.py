@@ -291,3 +291,23 @@ def test_container_that_comes_back_as_it_was(make):
     """The caller's own object, whatever its kind."""
     given = make(torch.zeros(1))
     assert freeze_inputs(lambda d: d)(given) is given
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensor_that_is_frozen_inside():
+    """It has no strides: what it shares memory with tells whether the input has moved on."""
+    ragged = [torch.zeros(2, 2), torch.zeros(1, 2)]
+    x = torch.nested.nested_tensor(ragged, layout=torch.strided)
+
+    @freeze_inputs
+    def forward(x, write):
+        kept, written = freeze(x), freeze(x)
+        if write:
+            x.add_(1)
+            written.add_(5)
+        return kept, x, written
+
+    out = forward(x, True)
+    assert [t[0].unique().tolist() for t in out] == [[0], [1], [5]]
+    assert x[0].unique().tolist() == [0]
+    assert all(t is x for t in forward(x, False))

@@ -8,6 +8,7 @@ import inspect
 import pytest
 import torch
 from torch import nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 from safemodule import freeze, freeze_inputs, record
 from safemodule._state import Root, View, handle_and_root
@@ -431,3 +432,21 @@ def test_wrong_arguments_are_torchs_error():
     for call in (lambda: h.add("s"), lambda: torch.add(h, "s"), lambda: h.view("s")):
         with pytest.raises(TypeError):
             call()
+
+
+def test_error_of_a_library_function():
+    """A TypeError of its own comes out as it is, whether it is the first call or a later one."""
+
+    def raises(x):
+        if has_torch_function((x,)):
+            return handle_torch_function(raises, (x,), x)
+        raise TypeError("mine")
+
+    def forward(x):
+        for _ in range(2):
+            with pytest.raises(TypeError, match="mine"):
+                raises(x)
+        return x
+
+    x = torch.zeros(2)
+    assert forward_of(forward)(x) is x
