@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import safemodule
-from tests.programs.check import Mismatch, Program, check, check_reference
+from tests.programs.check import Mismatch, Program, check, check_reference, data
 from tests.programs.memory import Undefined
+from tests.programs.numeric import check_derivative
+from tests.programs.runs import run_guarded
 from tests.programs.shrink import shrink
 from tests.programs.strategies import programs
 from tests.sweep.programs import fails
@@ -119,3 +121,23 @@ def test_a_program_without_meaning_is_undefined():
         with pytest.raises(Undefined):
             check(Program(INPUTS, body))
     assert torch.is_grad_enabled()
+
+
+def test_finite_differences_find_a_wrong_gradient():
+    """The gradients of a program are the derivative of what it computes, also after a write."""
+    program = Program(INPUTS, BODY.replace("a * p", "a.tanh() * p"))
+    _, caller, out = run_guarded(program)
+    y, a = out
+    total = sum((x * data(*x.shape, seed=i + 20)).sum() for i, x in enumerate((y, a)))
+    gradients = torch.autograd.grad(total, caller.leaves)
+    assert check_derivative(program, out, gradients)
+    wrong = [gradients[0] * 1.01, gradients[1]]
+    with pytest.raises(Mismatch, match="finite differences"):
+        check_derivative(program, out, wrong)
+
+
+def test_finite_differences_are_left_out_where_gradients_end():
+    """They would differ by design."""
+    program = Program(INPUTS, BODY.replace("a * p", "a.detach() * p"))
+    _, caller, out = run_guarded(program)
+    assert not check_derivative(program, out, [None] * len(caller.leaves))
