@@ -115,8 +115,13 @@ class FrozenTensor(Tensor):
                 )
             except TypeError:
                 out = retry(cls, func, args, kwargs)
-            if type(out) is Tensor and not kwargs and type(args[0]) is cls and len(args) < 3:
-                # `x[i]`, `x.t()`, `x.view(shape)`: 1 us less than `adopt`
+            if (
+                type(out) is Tensor
+                and not kwargs
+                and type(args[0]) is cls
+                and (len(args) < 3 or type(args[1]) is type(args[2]) is int)
+            ):
+                # `x[i]`, `x.t()`, `x.view(2, -1)`, `x.transpose(0, 1)`: 1 us less than `adopt`
                 if is_alias(args[0], out):
                     make_view(cls, out, args[0], func, args, None)
                 elif len(args) != 1:
