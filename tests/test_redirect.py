@@ -7,7 +7,7 @@ import torch
 
 from safemodule import freeze, freeze_inputs, record
 from safemodule._compat import COUNTS_TELL, interception_off
-from safemodule._redirect import redirect
+from safemodule._redirect import catch_up, redirect
 from safemodule._saved import maybe_saved
 from safemodule._state import handle_and_root
 from safemodule._tensor import FrozenTensor
@@ -232,3 +232,20 @@ def test_reads_by_a_list_in_a_loop():
         reference=reference,
         exact=False,
     )
+
+
+def test_views_that_missed_a_redirect_catch_up():
+    """What another thread redirected between the making of a view and its note; others stay."""
+    h = freeze(torch.zeros(4))
+    rows, other = list(h.split(2)), torch.zeros(1)
+    handle, root = handle_and_root(h)
+    family = root.family()
+    noted, family.views = family.views, []  # not noted yet
+    h.add_(1)
+    family.views = noted
+    assert rows[0].tolist() == [0, 0]
+    catch_up([*rows, other])
+    assert [row.tolist() for row in rows] == [[1, 1], [1, 1]]
+    rows[1].add_(1)
+    assert handle.tolist() == [1, 1, 2, 2]
+    assert other.tolist() == [0]

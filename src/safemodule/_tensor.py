@@ -67,7 +67,7 @@ def _way_of(func: Any) -> int:
         elif effect.kind is Kind.WRITE and effect.written is pick.out:
             way = _VIEW_OR_OUT if effect.may_alias else _PURE_OR_OUT
     try:
-        if func in EFFECTS:  # lasting, see `effect_of`
+        if func in EFFECTS:  # pragma: no branch -- a full table; lasting, see `effect_of`
             _WAYS[func] = way
     except TypeError:  # unhashable
         return _LONG

@@ -133,3 +133,21 @@ def test_as_strided_of_a_slice_does_not_reach_the_rest_of_the_storage():
         forward_of(forward)(x)
     finally:
         assert base.tolist() == [0.0] * 6
+
+
+def test_as_strided_as_a_function():
+    """`torch.as_strided(x, ...)`, which could take `out=`, is the method."""
+
+    def forward(x):
+        sizes, strides, offset = x.size(), x.stride(), x.storage_offset()
+        alias = torch.as_strided(x, sizes, strides, offset)
+        x.add_(1)
+        alias.mul_(2)
+        return torch.as_strided(x, sizes, strides, offset), alias
+
+    base = torch.arange(12.0).reshape(3, 4)
+    x = base[1:, ::2]
+    out, alias = forward_of(forward)(x)
+    assert base.tolist() == torch.arange(12.0).reshape(3, 4).tolist()
+    assert torch.equal(out, (x + 1) * 2)
+    assert torch.equal(alias, out)
