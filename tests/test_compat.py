@@ -197,6 +197,14 @@ def test_forward_ad_active():
     assert without("_current_level").forward_ad_active()
 
 
+def test_alone():
+    """A thing that one local variable holds; one more holder counts one more."""
+    thing = object()
+    assert sys.getrefcount(thing) == _compat.ALONE
+    holder = [thing]
+    assert sys.getrefcount(thing) == _compat.ALONE + len(holder)
+
+
 def test_fix_weakref():
     """Asks torch where it knows how; else there is nothing to do."""
     x = torch.zeros(1)

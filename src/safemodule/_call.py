@@ -11,6 +11,7 @@ from torch.nn import Buffer, Module, Parameter
 
 from safemodule import _report
 from safemodule._compat import (
+    ALONE,
     CAN_SWAP,
     dispatch_modes,
     forward_ad_active,
@@ -184,8 +185,8 @@ class Call:
         _report.unseen(mode, **facts)
 
 
-# `entries` holds a handle once, the loop variable and the call of `getrefcount` once each.
-_HELD = 3
+# `entries` holds a handle, and the loop.
+_HELD = ALONE + 1
 
 
 def version_of(x: Any) -> int | None:

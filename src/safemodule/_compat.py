@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 import warnings
 import weakref
@@ -178,6 +179,15 @@ def warn_degraded() -> None:
         stacklevel=2,
     )
 
+
+def _alone() -> int:
+    thing = object()
+    return sys.getrefcount(thing)
+
+
+# What `sys.getrefcount` says of an object that only a local variable holds: 2, and 1 where the
+# interpreter lends local variables to calls (Python 3.14).
+ALONE: int = _alone()
 
 # Container types registered with torch's pytree. `SUPPORTED_NODES` maps a type to its node
 # definition (flatten_fn, unflatten_fn). (torch/utils/_pytree.py)

@@ -13,7 +13,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from safemodule._call import ATOMS, Call
-from safemodule._compat import dispatch_modes, forward_ad_active, tracing_state, transforms_active
+from safemodule._compat import (
+    ALONE,
+    dispatch_modes,
+    forward_ad_active,
+    tracing_state,
+    transforms_active,
+)
 from safemodule._entry import leave
 from safemodule._tensor import FrozenTensor, make_handle
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from safemodule._state import Plan
 
 _strided = torch.strided
+_HELD = ALONE + 1
 
 Entries = list[tuple[Any, Any, int | None]]
 
@@ -95,9 +102,10 @@ def flat_leave(plan: Plan, owner: type | None, entries: Entries, out: Any) -> An
         return leave(call, out)
     refcount = sys.getrefcount
     for x, handle, version in entries:
-        # Owners of a handle that nobody kept: its entry, the loop and the question; where it was
-        # the result, our caller and `returned`.
-        kept = refcount(handle) > 3 and refcount(handle) > (5 if handle is returned else 3)
+        # Owners of a handle that nobody kept: its entry and the loop; where it was the result, our
+        # caller and `returned`.
+        owners = refcount(handle)
+        kept = owners > _HELD and owners > (_HELD + 2 if handle is returned else _HELD)
         if kept or (version is not None and x._version != version):
             call = Call(plan, owner, cloning=False)
             call.entries = {id(x): (x, handle, version)}

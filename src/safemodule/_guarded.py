@@ -17,6 +17,7 @@ from torch import Tensor
 
 from safemodule import _modes
 from safemodule._compat import (
+    ALONE,
     CAN_SWAP,
     dispatch_modes,
     forward_level,
@@ -104,6 +105,7 @@ def _wrapper(func: Any, plan: Plan) -> Any:
     transforms, dispatching, tracing = transforms_active, dispatch_modes, tracing_state
     tangents, recording, refcount = forward_level, torch.is_grad_enabled, sys.getrefcount
     strided, plain, frozen, nothing = torch.strided, Tensor, FrozenTensor, _NOTHING
+    alone, returned = ALONE, ALONE + 1
 
     # A module and one plain tensor, the usual call, is written out here: half of the price of
     # `general`. Each line was measured.
@@ -142,10 +144,11 @@ def _wrapper(func: Any, plan: Plan) -> Any:
                 here.mark_over((handle,))
                 raise
             if x._version == version:
-                if type(out) is plain and refcount(handle) == 2:
+                if type(out) is plain and refcount(handle) == alone:
                     return out
-                if out is handle and refcount(handle) == 3 and type(handle._safemodule) is tuple:
-                    return x  # nothing ever happened to it
+                untouched = out is handle and refcount(handle) == returned
+                if untouched and type(handle._safemodule) is tuple:
+                    return x
             entries: Any = [(x, handle, version)]
             handle = None
             return here.flat_leave(plan, type(self), entries, out)
