@@ -151,6 +151,12 @@ FINDINGS = {
         a.mul_(2)
         return v, w, a[k]
     """,
+    "a copy with the input's own geometry was taken for a leaf after the write of a view": """
+        s = b.as_strided((2,), (2,))
+        s.mul_(p)
+        b.add_(p)
+        return b
+    """,
     "a copy with the input's own geometry was a view, of which `.data` took the memory away": """
         s = g.as_strided((1,), (1,))
         g.data = g

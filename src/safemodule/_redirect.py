@@ -144,6 +144,8 @@ def revive(target: Any) -> None:
     """
     state = target._safemodule
     if type(state) is not View:
+        if state.geometry:  # the copy may be a view of its own storage
+            _grad_fn(target)
         return
     if state.grad or _is_leaf(target):
         # A view whose base was written since learns of it when asked for its `grad_fn`; without,

@@ -58,14 +58,13 @@ def check_derivative(program, out, gradients):
     if not which or not differentiable(program):
         return False
     leaves = Caller(program).leaves  # the caller may have written his since
+    if program.inputs.count("requires_grad_") != len(leaves):
+        return False  # made small: some are not asked for
+    if not all(x.is_contiguous() for x in leaves):
+        return False  # moved, they would be of another layout, which a program can see
     pairs = zip(leaves, gradients[: len(leaves)], strict=True)
     expected = sum(float((g.conj() * x.detach()).real.sum()) for x, g in pairs if g is not None)
-    try:
-        found = derivative(program, which)
-    except RuntimeError as error:  # a leaf of another layout has no such view
-        if "view size is not compatible" in str(error):
-            return False
-        raise
+    found = derivative(program, which)
     if not abs(found) < 1e9:
         raise Undefined("out of range")
     if abs(found - expected) > 1e-4 * max(1.0, abs(found)):

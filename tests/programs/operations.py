@@ -46,6 +46,10 @@ def call(func, args, kwargs):
     if name == "requires_grad_":
         return _leaf(*args)
     reals = _Reals()
+    if name.startswith("_foreach") and any(
+        x.map.is_conj() or x.map.is_neg() for x in _values_in(args)
+    ):
+        raise Undefined("PyTorch refuses it")
     out = func(*reals.of(args), **reals.of(kwargs))
     reals.store(name, args)
     return reals.back(out)
@@ -58,6 +62,14 @@ def _leaf(self):
         raise Undefined("PyTorch refuses it")
     self.identity.leaf = True
     return self
+
+
+def _values_in(arg):
+    if isinstance(arg, Value):
+        yield arg
+    elif type(arg) in (list, tuple):
+        for item in arg:
+            yield from _values_in(item)
 
 
 class _Reals:
@@ -141,6 +153,9 @@ def view(func, name, args, kwargs):
 
     def value():
         return func(self.read(), *rest, **named)
+
+    if any(isinstance(a, torch.dtype) for a in rest):
+        name = "detach"  # bits have no gradient, also where the dtype is the same
 
     if type(here) in (list, tuple):
         unders = [None] * len(here) if under is None else under

@@ -58,7 +58,8 @@ class Caller:
         exec(code_of(program.inputs, "inputs"), self.space)
         del self.space["__builtins__"]
         self.args = self.space["args"]
-        self.leaves = self.space["leaves"]
+        leaves = self.space["leaves"]  # made small, a program may have one that stands alone
+        self.leaves = [leaves] if isinstance(leaves, Tensor) else leaves
         self.tensors = list(tensors_in([self.space[name] for name in sorted(self.space)]))
         self.before = [_state(t) for t in self.tensors]
         self.items = _items(self.args)
