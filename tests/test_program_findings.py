@@ -151,6 +151,12 @@ FINDINGS = {
         a.mul_(2)
         return v, w, a[k]
     """,
+    "a frozen detached alias that was left behind came back as the input, with its gradient": """
+        d = a.data
+        f = freeze(d, name='f')
+        torch.nn.init.constant_(a, 0.3)
+        return f
+    """,
     "a copy with the input's own geometry was taken for a leaf after the write of a view": """
         s = b.as_strided((2,), (2,))
         s.mul_(p)

@@ -220,7 +220,9 @@ def _become_twin(root: Root, handle: Any, source: Any) -> None:
     """Let a handle whose source has moved on keep an earlier value of what the source stands for."""
     _, now = handle_and_root(source)
     stands_for = now.source
-    if stands_for is not None and _moved_on(stands_for, handle):
+    with interception_off():
+        alike = stands_for is not None and stands_for.requires_grad == handle.requires_grad
+    if not alike or _moved_on(stands_for, handle):  # `x.data` has no gradient, and `x` has
         stands_for = None
     root.source = stands_for
     root.plan, root.owner, root.argument = now.plan, now.owner, now.argument

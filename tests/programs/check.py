@@ -110,12 +110,18 @@ def check(program):
     _compare_identity(out, caller, guarded_out, guarded_caller)
     guarded_caller.untouched()
     snapshot = "snapshot=True" in program.body
-    got = outcome(
-        guarded_out,
-        guarded_caller.leaves,
-        twice=_twice(program),
-        before_backward=guarded_caller.write_all if snapshot else lambda: None,
-    )
+    try:
+        got = outcome(
+            guarded_out,
+            guarded_caller.leaves,
+            twice=_twice(program),
+            before_backward=guarded_caller.write_all if snapshot else lambda: None,
+        )
+    except RuntimeError as error:
+        if "out of bounds for storage" in str(error):  # a fault of torch, on clones as well:
+            # x[:, 2:].mH.mul_(p) of one column asks for the memory of three
+            raise Undefined("PyTorch cannot differentiate it") from error
+        raise
     compare(got, expected)
     if not snapshot:
         guarded_caller.untouched()
