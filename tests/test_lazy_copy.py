@@ -235,7 +235,8 @@ AFTERWARDS = {
 
 
 @pytest.mark.xfail(
-    strict=False,  # torch 2.6 can
+    torch.__version__ >= "2.7",  # 2.6 can
+    strict=True,
     raises=RuntimeError,
     reason="a fault of newer torch: see docs/limits.md",
 )

@@ -27,7 +27,6 @@ from safemodule._modes import effective
 from safemodule._state import Path, Plan, Root, handle_and_root
 from safemodule._tensor import FrozenTensor, make_handle
 
-_is_compiling: Any = torch.compiler.is_compiling
 _strided: Any = torch.strided
 ATOMS: frozenset[type] = frozenset(
     {int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}

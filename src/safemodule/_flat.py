@@ -104,8 +104,7 @@ def flat_leave(plan: Plan, owner: type | None, entries: Entries, out: Any) -> An
     for x, handle, version in entries:
         # Owners of a handle that nobody kept: its entry and the loop; where it was the result, our
         # caller and `returned`.
-        owners = refcount(handle)
-        kept = owners > _HELD and owners > (_HELD + 2 if handle is returned else _HELD)
+        kept = refcount(handle) > (_HELD + 2 if handle is returned else _HELD)
         if kept or (version is not None and x._version != version):
             call = Call(plan, owner, cloning=False)
             call.entries = {id(x): (x, handle, version)}
